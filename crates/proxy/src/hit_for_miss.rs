@@ -27,6 +27,9 @@ pub(crate) enum Reason {
     /// The response was too long: it concerns requests that accept the same encodings, because only their responses are
     /// as long.
     Size,
+    /// The origin gave no part of it that could be stored. The whole may still be stored, so this is looked up apart from
+    /// the other reasons.
+    NoParts,
 }
 
 /// The requests that one worker remembers.
@@ -62,16 +65,23 @@ impl HitForMiss {
 
     /// Whether such a request is remembered.
     pub fn contains(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
-        reasons(headers).any(|reason| {
-            let hash = self.hash(key, headers, reason);
-            let (found, until_ms) = self.slots[hash as usize % SLOTS];
-            found == hash && now_ms < until_ms
-        })
+        reasons(headers).any(|reason| self.has(key, headers, reason, now_ms))
+    }
+
+    /// Whether the origin recently gave no part of the response to such a request.
+    pub fn has_no_parts(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
+        self.has(key, headers, Reason::NoParts, now_ms)
+    }
+
+    fn has(&self, key: &[u8], headers: &HeaderMap, reason: Reason, now_ms: u64) -> bool {
+        let hash = self.hash(key, headers, reason);
+        let (found, until_ms) = self.slots[hash as usize % SLOTS];
+        found == hash && now_ms < until_ms
     }
 
     fn hash(&self, key: &[u8], headers: &HeaderMap, reason: Reason) -> u64 {
         let mut encodings = Vec::new();
-        if reason == Reason::Size {
+        if matches!(reason, Reason::Size | Reason::NoParts) {
             push_variant(&mut encodings, &[ACCEPT_ENCODING], headers);
         }
         self.hasher.hash_one((key, reason, encodings))
@@ -115,6 +125,16 @@ mod tests {
         assert_eq!(remembered(Reason::Authorization, &authorized), [false, false, true]);
         assert_eq!(remembered(Reason::Size, &identity), [false, true, false]);
         assert_eq!(remembered(Reason::Size, &authorized), [true, false, true]);
+    }
+
+    #[test]
+    fn no_parts_says_nothing_of_the_whole() {
+        let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
+        keys.insert(b"a", &any, Reason::NoParts, 0);
+        assert!(keys.has_no_parts(b"a", &any, 1) && !keys.contains(b"a", &any, 1));
+        keys.remove(b"a", &any);
+        assert!(keys.has_no_parts(b"a", &any, 1) && !keys.has_no_parts(b"b", &any, 1));
+        assert!(!keys.has_no_parts(b"a", &any, REMEMBERED_MS));
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod miss_then_hit;
 mod names;
 mod origin_faults;
 mod origin_host;
+mod parts;
 mod proxy_protocol;
 mod purge_and_invalidation;
 mod ranges_not_stored;

@@ -101,6 +101,13 @@ const RULES: &[Key] = &[
         "true",
         "Whether responses with Set-Cookie are stored as if they had none.",
     ),
+    key(
+        "part-size",
+        "SIZE",
+        "none",
+        "\"1M\"",
+        "Size of the parts in which bodies are fetched and stored: 64K to 64M. Without it they are whole.",
+    ),
     key("strip-tags", "BOOL", "false", "true", "Whether Surrogate-Key and Cache-Tag are kept from clients."),
     key("tags", "list of TAG", "[]", "[\"shop\"]", "Tags of every response that is stored, to purge it by."),
 ];

@@ -2,7 +2,7 @@
 //!
 //! Owns: the values of their keys.
 
-use super::value_text::{given_list, list, number, optional, switch, text, time};
+use super::value_text::{given_list, list, number, optional, size, switch, text, time};
 use super::writer::{Entries, inline, pairs};
 use crate::keys;
 use crate::place::{Located, Setting};
@@ -103,6 +103,7 @@ fn rules(rules: &RouteRules) -> Entries {
         ("key-headers", list(key_headers, |name| text(name))),
         ("ignore-request-cache-control", switch(&rules.ignore_request_cache_control)),
         ("store-set-cookie", switch(&rules.store_set_cookie)),
+        ("part-size", size(&rules.part_size)),
         ("strip-tags", switch(&rules.strip_tags)),
         ("tags", list(&rules.tags, |tag| text(tag))),
     ]

@@ -3,6 +3,7 @@
 //! Owns: their bounds, and what must fit within them.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::findings::Findings;
@@ -12,6 +13,9 @@ use crate::place::{Located, Place, Setting};
 use crate::problem::quoted;
 use crate::text::{Read, header_value, name_pattern, network, plain_name, settable_header, tag};
 use crate::values::{AccessRules, HeaderEdits, HeaderValue, KeyRules, LifetimeRules, NameFilter, RouteRules};
+
+/// The sizes that parts of bodies may have. *Units*: bytes.
+const PART_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
 
 /// Reads the rules of caching.
 pub(super) fn rules(out: &mut Findings, table: &TableReader<'_>) -> RouteRules {
@@ -29,6 +33,7 @@ pub(super) fn rules(out: &mut Findings, table: &TableReader<'_>) -> RouteRules {
             stale_while_revalidate: table.time(out, "stale-while-revalidate", TimeBound::Lifetime),
         },
         pass: table.switch(out, "pass"),
+        part_size: table.size(out, "part-size", PART_BYTES),
         ignore_request_cache_control: table.switch(out, "ignore-request-cache-control"),
         store_set_cookie: table.switch(out, "store-set-cookie"),
         strip_tags: table.switch(out, "strip-tags"),
@@ -47,6 +52,7 @@ fn doubts(out: &mut Findings, table: &TableReader<'_>, rules: &RouteRules) {
             ("status-ttl", !lifetimes.status_ttl.is_empty()),
             ("stale-unreachable", lifetimes.stale_unreachable.is_some()),
             ("stale-while-revalidate", lifetimes.stale_while_revalidate.is_some()),
+            ("part-size", rules.part_size.is_some()),
             ("tags", !rules.tags.is_empty()),
         ];
         for (name, is_given) in given {

@@ -102,6 +102,9 @@ pub struct RouteRules {
     pub lifetimes: LifetimeRules,
     /// `pass`: whether every request goes to the origin, and no response is stored. Default: false.
     pub pass: Setting<bool>,
+    /// `part-size`: the size of the parts in which bodies are fetched and stored, 64K to 64M. *Units*: bytes. Default:
+    /// none, so bodies are fetched and stored as a whole.
+    pub part_size: Setting<u64>,
     /// `ignore-request-cache-control`: whether `no-cache`, `max-age`, `min-fresh` and `Pragma` of requests are ignored.
     /// Default: false.
     pub ignore_request_cache_control: Setting<bool>,

@@ -296,6 +296,7 @@ prop_compose! {
         ttls in vec(ttl(), 3),
         status_ttl in status_ttl(),
         switches in vec(switch(), 4),
+        part_size in setting(65_536_u64..=67_108_864),
         tags in list("[a-zA-Z:\"\\\\]{1,9}", 2),
     ) -> RouteRules {
         RouteRules {
@@ -307,6 +308,7 @@ prop_compose! {
                 stale_while_revalidate: ttls[2],
             },
             pass: switches[0],
+            part_size,
             ignore_request_cache_control: switches[1],
             store_set_cookie: switches[2],
             strip_tags: switches[3],

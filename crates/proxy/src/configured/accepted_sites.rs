@@ -158,6 +158,7 @@ impl Parts<'_> {
                 generation: self.generation,
             },
             is_pass: value_or(&rules.pass, false),
+            part_bytes: rules.part_size.as_ref().map(|bytes| bytes.value),
             query: QueryRule(name_rule(&rules.key.query)),
             cookies: CookieRule(name_rule(&rules.key.cookies)),
             key_headers: key_headers(&rules.key, refused),

@@ -34,8 +34,8 @@ pub struct Freshness {
     pub source: Source,
 }
 
-/// Whether a response with this status may be stored and given a lifetime by default (RFC 9110, 15.1, except 206, which
-/// this proxy does not store).
+/// Whether a response with this status may be stored and given a lifetime by default (RFC 9110, 15.1, except 206: a
+/// stored part is judged as a 200, see `policy`).
 pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }

@@ -39,7 +39,8 @@ impl Policy {
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))
     }
 
-    /// The lifetime of a response received at `response_ms`; `key` is the primary key.
+    /// The lifetime of a response received at `response_ms`; `key` is the primary key. A part is fresh for as long as the
+    /// whole would be.
     pub fn lifetime(
         &self,
         key: &[u8],
@@ -48,6 +49,7 @@ impl Policy {
         directives: &ResponseDirectives,
         response_ms: u64,
     ) -> Freshness {
+        let status = if status == StatusCode::PARTIAL_CONTENT { StatusCode::OK } else { status };
         let default = if self.status_ttl.is_empty() {
             OperatorTtl::Usual(self.default_ttl.for_key(key))
         } else {

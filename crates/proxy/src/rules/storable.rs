@@ -1,6 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: the rules of RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET. It stores no
+//! Owns: the rules of RFC 9111, 3 and 3.5, for a shared cache that stores responses to GET. A `206` is storable only as
+//! the answer to the proxy's own request for a part, and is then judged here as a `200` (`service/parts`). It stores no
 //! response that it could never serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};

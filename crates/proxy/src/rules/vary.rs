@@ -5,10 +5,11 @@
 //! around commas is removed, other runs of whitespace become one space, and languages and character sets become lower
 //! case. The order of values stays, because it may matter to an origin. `Accept-Encoding` has the normal form that
 //! requests to origins have, too (`origin/encodings`). Lines of `Cookie` are joined by `; `. A single cookie that the
-//! operator makes a part of the key has its name and its value from `origin/key_cookies`. The variant contains the
-//! names, so the variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
+//! operator makes a part of the key has its name and its value from `origin/key_cookies`. A stored part of a body has
+//! [`PART_NAME`] among the names, and the range that was requested as its value. The variant contains the names, so the
+//! variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
 
-use http::header::{ACCEPT_ENCODING, COOKIE, VARY};
+use http::header::{ACCEPT_ENCODING, COOKIE, RANGE, VARY};
 use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
@@ -17,6 +18,13 @@ use super::origin::key_cookies::{cookie_in, push_cookie};
 
 /// The maximum number of names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
+
+/// The name that stands for the range of a stored part, among the request headers by which a response varies. No request
+/// header has that name: what a client sends as one is never read, and a `Vary` that names it counts as `*`.
+pub const PART_NAME: &str = "part!";
+
+/// The variant under which the marker of a URL's parts is stored. The marker of its whole responses has none.
+pub const PART_MARKER: &[u8] = b"part!\n";
 
 /// Headers whose values are case-insensitive (RFC 9110, 8.3.2 and 8.5.1).
 const WITHOUT_CASE: [&str; 2] = ["accept-charset", "accept-language"];
@@ -34,7 +42,7 @@ pub enum Vary {
 
 impl Vary {
     /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, an invalid name, or one that stands for a single
-    /// cookie, count as `*`.
+    /// cookie or for a part, count as `*`.
     pub fn parse(headers: &HeaderMap) -> Vary {
         if !headers.contains_key(VARY) {
             return Vary::Nothing;
@@ -42,7 +50,9 @@ impl Vary {
         let mut names = Vec::new();
         for member in members_of(headers, &VARY) {
             match HeaderName::from_bytes(member) {
-                Ok(name) if member != b"*" && cookie_in(name.as_str()).is_none() => names.push(name),
+                Ok(name) if member != b"*" && cookie_in(name.as_str()).is_none() && name.as_str() != PART_NAME => {
+                    names.push(name);
+                }
                 _ => return Vary::Any,
             }
         }
@@ -118,7 +128,8 @@ fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
     if let Some(cookie) = cookie_in(name) {
         return push_cookie(out, cookie, request);
     }
-    let mut lines = request.get_all(name).into_iter();
+    let header = if name == PART_NAME { RANGE.as_str() } else { name };
+    let mut lines = request.get_all(header).into_iter();
     let Some(first) = lines.next() else { return };
     out.push(b':');
     let start = out.len();

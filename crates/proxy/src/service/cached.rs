@@ -4,7 +4,12 @@
 //! others may join, or goes to the origin alone; and the use of the stored response if the origin fails. A request
 //! looks into the store again in three cases: it found a marker, which names the headers by which the URL varies; it
 //! learned these headers from another request's fetch; or another fetch has just ended. The number of lookups is
-//! limited; after the last one the request goes to the origin alone.
+//! limited; after the last one the request goes to the origin alone. `parts` uses the same for its requests for parts:
+//! `reach` finds what answers a request, and `respond` makes the response of it.
+
+mod reached;
+
+use std::borrow::Cow;
 
 use futures_util::FutureExt;
 use http::header::SET_COOKIE;
@@ -12,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
 use tokio::sync::oneshot;
 
+pub(super) use self::reached::{FillingResponse, ReachedAnswer, UnstoredWay, UsableBody, UsableResponse};
 use super::fetch::{self, Plan, Told};
 use super::locality;
 use super::lookup::{Lookup, facts_of, look_at};
@@ -26,7 +32,7 @@ use crate::rules::cache_control::RequestDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::range::first_byte;
 use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
-use crate::rules::vary::{matches_variant, names_in, push_variant, sort_names};
+use crate::rules::vary::{PART_MARKER, PART_NAME, matches_variant, names_in, push_variant, sort_names};
 use crate::stored::response::Found;
 use crate::upstream::{FetchError, Probe};
 
@@ -52,83 +58,178 @@ impl Variant {
 }
 
 /// Answers a GET or HEAD request that has no body.
-pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
-    let (worker, route) = (request.worker.clone(), request.route.clone());
-    let mut variant = Variant::default();
-    let mut why = Forward::UriMiss;
+pub(super) async fn serve(request: ClientRequest) -> Response<ReplyBody> {
     locality::hint(&request);
+    let reached = reach(&request).await;
+    respond(request, reached).await
+}
+
+/// Answers a request with what was reached for it.
+pub(super) async fn respond(request: ClientRequest, reached: ReachedAnswer) -> Response<ReplyBody> {
+    match reached {
+        ReachedAnswer::Usable(found) => answer(request, found),
+        ReachedAnswer::Unstored(unstored, why, way) => {
+            let (response, lease) = *unstored;
+            match way {
+                UnstoredWay::Direct(size) => partial::answer(request, response, lease, why, size).await,
+                UnstoredWay::Refused => pass::forward(request, response, lease, why, Size::Any),
+            }
+        }
+        ReachedAnswer::Alone(why, stale) => alone(request, why, stale).await,
+        ReachedAnswer::NoPart => alone(request, Forward::UriMiss, None).await,
+        ReachedAnswer::Failed(error, status) => failed(&request, &error, status),
+        ReachedAnswer::NotStored => {
+            let text = "Nothing stored may be served, and the request wants nothing else.";
+            own(&request, StatusCode::GATEWAY_TIMEOUT, "only-if-cached", text, false)
+        }
+    }
+}
+
+/// Finds what answers a request: looks into the store, joins a fetch, or begins one.
+pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
+    let worker = &request.worker;
+    let keyed = keyed_names(request);
+    let mut variant = first_variant(request, &keyed).await;
+    let mut why = Forward::UriMiss;
     for _ in 0..ROUNDS_MAX {
         let key = KeyRef::new(&request.key, &variant.bytes);
         if !key.is_bounded() {
-            return pass::pass(request, None, Forward::Bypass).await;
+            return ReachedAnswer::Alone(Forward::Bypass, None);
         }
         let mut stale = None;
         // An object that is no response for this request is replaced.
         let mut unusable = None;
         if let Some(object) = worker.store.get(key).await {
-            let directives = directives_for(&request, &object, false);
+            let directives = directives_for(request, &object, false);
+            let hit = |age_s, ttl_s| {
+                ReachedAnswer::Usable(UsableResponse::of_object(
+                    object.clone(),
+                    age_s,
+                    CacheStatus::Hit { ttl_s },
+                    Outcome::Hit,
+                ))
+            };
             match look_at(&request.route.policy, &request.key, &object, &directives, request.at_ms) {
                 // It was stored when these headers were not part of the key.
-                found if !found.is_marker() && variant.names.is_empty() && !route.key_headers.is_empty() => {
-                    unusable = Some(object);
+                found if !found.is_marker() && variant.names.is_empty() && !keyed.is_empty() => {
+                    unusable = Some(object.clone());
                 }
-                Lookup::Serve(_, age_s, ttl_s) => {
-                    return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
-                }
+                Lookup::Serve(_, age_s, ttl_s) => return hit(age_s, ttl_s),
                 Lookup::ServeAndValidate(age_s, ttl_s) => {
-                    match failing(&request) {
-                        None => validate_for_later(&request, key, &variant.names, &object, None),
+                    match failing(request) {
+                        None => validate_for_later(request, key, &variant.names, &object, None),
                         Some((_, None)) => {}
-                        Some((_, probe)) => validate_for_later(&request, key, &variant.names, &object, probe),
+                        Some((_, probe)) => validate_for_later(request, key, &variant.names, &object, probe),
                     }
-                    return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
+                    return hit(age_s, ttl_s);
                 }
                 Lookup::Validate(reason) => {
                     why = reason;
-                    if let Some(found) = stale_at_once(&request, key, &variant.names, &object) {
-                        return answer_stale(request, why, None, found);
+                    if let Some(found) = stale_at_once(request, key, &variant.names, &object) {
+                        return ReachedAnswer::Usable(answer_of_stale(why, None, found));
                     }
-                    stale = Some(object);
+                    stale = Some(object.clone());
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
-                    variant.learn(names, &route.key_headers, &request.headers);
+                    variant.learn(names, &keyed, &request.headers);
                     why = Forward::VaryMiss;
                     continue;
                 }
-                Lookup::Varies(_) | Lookup::Damaged => unusable = Some(object),
+                Lookup::Varies(_) | Lookup::Damaged => unusable = Some(object.clone()),
             }
         }
         if request.directives.only_if_cached {
-            let text = "Nothing stored may be served, and the request wants nothing else.";
-            return own(&request, StatusCode::GATEWAY_TIMEOUT, "only-if-cached", text, false);
+            return ReachedAnswer::NotStored;
         }
-        if goes_alone(&request, stale.is_some()) {
-            return alone(request, why, stale).await;
+        if goes_alone(request, stale.is_some()) {
+            return ReachedAnswer::Alone(why, stale);
         }
         let Ok(role) = worker.store.begin_fill(key, stale.as_ref().or(unusable.as_ref())) else {
-            return alone(request, why, stale).await;
+            return ReachedAnswer::Alone(why, stale);
         };
         match role {
             FillRole::Resident(_) => {}
             FillRole::Leader(fill) => {
                 let reader = fill.reader();
-                let plan = Plan::new(&request, variant.names, stale.clone());
+                let plan = Plan::new(request, variant.names, stale.clone());
                 let (tell, told) = oneshot::channel();
                 worker.connections.tasks.spawn_local(fetch::run(plan, fill, tell));
                 return lead(request, why, reader, told, stale).await;
             }
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
-                Followed::Answered(response) => return response,
-                Followed::Varies(again, names) => {
-                    variant.learn(&names, &route.key_headers, &again.headers);
+                Followed::Reached(reached) => return reached,
+                Followed::Varies(names) => {
+                    variant.learn(&names, &keyed, &request.headers);
                     why = Forward::VaryMiss;
-                    request = again;
                 }
-                Followed::Alone(again) => return alone(again, why, stale).await,
+                Followed::Alone => return ReachedAnswer::Alone(why, stale),
             },
         }
     }
-    pass::pass(request, None, why).await
+    ReachedAnswer::Alone(why, None)
+}
+
+/// The names of request headers that are part of every key of this request.
+fn keyed_names(request: &ClientRequest) -> Cow<'_, [HeaderName]> {
+    let names = &request.route.key_headers;
+    match request.part {
+        None => Cow::Borrowed(names),
+        Some(_) => {
+            let part = HeaderName::from_static(PART_NAME);
+            Cow::Owned(names.iter().cloned().chain([part]).collect())
+        }
+    }
+}
+
+/// The variant under which a request is looked up first. That of a part has its range from the beginning, and what the
+/// marker of the URL's parts names.
+async fn first_variant(request: &ClientRequest, keyed: &[HeaderName]) -> Variant {
+    let mut variant = Variant::default();
+    if request.part.is_none() {
+        return variant;
+    }
+    let key = KeyRef::new(&request.key, PART_MARKER);
+    let marker = if key.is_bounded() { request.worker.store.get(key).await } else { None };
+    let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
+    let names = match marker.as_ref().map(|marker| marker.decoded(read)) {
+        Some(Found::Marker(names)) => &names[..],
+        _ => &[],
+    };
+    variant.learn(names, keyed, &request.headers);
+    variant
+}
+
+/// Returns what is stored for a request for a part, whether it may be served or not.
+pub(super) async fn stored_part(request: &ClientRequest) -> Option<Object> {
+    let variant = first_variant(request, &keyed_names(request)).await;
+    let key = KeyRef::new(&request.key, &variant.bytes);
+    if key.is_bounded() { request.worker.store.get(key).await } else { None }
+}
+
+/// Whether a whole response is stored that answers a request, at once or after a validation.
+pub(super) async fn has_whole(request: &ClientRequest) -> bool {
+    let keyed = &request.route.key_headers;
+    let mut variant = Variant::default();
+    for _ in 0..2 {
+        let key = KeyRef::new(&request.key, &variant.bytes);
+        if !key.is_bounded() {
+            return false;
+        }
+        let Some(object) = request.worker.store.get(key).await else { return false };
+        match look_at(&request.route.policy, &request.key, &object, &request.directives, request.at_ms) {
+            Lookup::Varies(names) if variant.names.is_empty() => variant.learn(names, keyed, &request.headers),
+            Lookup::Varies(_) | Lookup::Damaged => return false,
+            _ if variant.names.is_empty() && !keyed.is_empty() => return false,
+            Lookup::Serve(..) | Lookup::ServeAndValidate(..) => return true,
+            // An error that is over may have been followed by a long body.
+            Lookup::Validate(_) => {
+                let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
+                let found = object.decoded(read);
+                return matches!(found, Found::Response(stored) if stored.head.status == StatusCode::OK);
+            }
+        }
+    }
+    false
 }
 
 /// Begins a fetch that validates a response that has just been served stale. If no fetch can begin now, the next
@@ -188,11 +289,17 @@ async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> R
         Ok((response, lease)) => {
             let status = response.status();
             match Failure::of(status).and_then(|failure| stale_on(&request, stale, failure)) {
-                Some(found) => answer_stale(request, why, Some(status), found),
+                Some(found) => answer(request, answer_of_stale(why, Some(status), found)),
                 None => pass::forward(request, response, lease, why, Size::Any),
             }
         }
-        Err(error) => fail(request, why, stale, &error, false),
+        Err(error) => match stale_on(&request, stale, error.failure()) {
+            Some(found) => answer(request, answer_of_stale(why, None, found)),
+            None => {
+                let status = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+                failed(&request, &error, status)
+            }
+        },
     }
 }
 
@@ -208,27 +315,38 @@ fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
 }
 
 /// Whether the response to such a request could recently not be stored.
-fn is_remembered(request: &ClientRequest) -> bool {
+pub(super) fn is_remembered(request: &ClientRequest) -> bool {
     request.worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms)
 }
 
-/// Answers from a stored object.
-fn answer(
-    mut request: ClientRequest,
-    object: Object,
-    age_s: u64,
-    status: CacheStatus,
-    outcome: Outcome,
-) -> Response<ReplyBody> {
-    let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
-    let Found::Response(stored) = object.decoded(read) else {
-        return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
+/// Answers a request.
+fn answer(mut request: ClientRequest, found: UsableResponse) -> Response<ReplyBody> {
+    let UsableResponse { body, status, outcome, cookies } = found;
+    let response = match body {
+        UsableBody::Object(object, age_s) => {
+            let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
+            let Found::Response(stored) = object.decoded(read) else {
+                return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
+            };
+            // An object that is one record is whole in memory already.
+            let resume = if object.whole().is_none() { rest::of(&request, Kept::Object(object.clone())) } else { None };
+            let headers = std::mem::take(&mut request.headers);
+            let question = request.question();
+            let source = Source::Object(object.clone(), resume);
+            from_stored(&question, headers, stored, source, age_s, status.value(), outcome)
+        }
+        UsableBody::Filling(filling) => {
+            let FillingResponse { reader, stored, metadata, body_bytes } = *filling;
+            let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
+            let is_kept = body_bytes.is_some_and(|bytes| reader.is_kept(bytes));
+            let resume = if is_kept { None } else { rest::of(&request, Kept::Metadata(metadata)) };
+            let headers = std::mem::take(&mut request.headers);
+            let question = request.question();
+            let source = Source::Fill(reader, body_bytes, resume);
+            from_stored(&question, headers, &stored, source, age_s, status.value(), outcome)
+        }
     };
-    // An object that is one record is whole in memory already.
-    let resume = if object.whole().is_none() { rest::of(&request, Kept::Object(object.clone())) } else { None };
-    let headers = std::mem::take(&mut request.headers);
-    let question = request.question();
-    from_stored(&question, headers, stored, Source::Object(object.clone(), resume), age_s, status.value(), outcome)
+    with_cookies(response, cookies)
 }
 
 /// Returns the object with its age and its remaining lifetime in seconds, if it may be served although the origin
@@ -242,83 +360,89 @@ fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) ->
     Some((object.clone(), age_s, ttl_s))
 }
 
-/// Answers with an object that [`stale_on`] found.
-fn answer_stale(
-    request: ClientRequest,
+/// The answer with an object that [`stale_on`] found.
+fn answer_of_stale(
     why: Forward,
     status: Option<StatusCode>,
     (object, age_s, ttl_s): (Object, u64, i64),
-) -> Response<ReplyBody> {
+) -> UsableResponse {
     let cache_status = CacheStatus::Stale { why, status: status.map(|status| status.as_u16()), ttl_s };
-    answer(request, object, age_s, cache_status, Outcome::Stale)
+    UsableResponse::of_object(object, age_s, cache_status, Outcome::Stale)
 }
 
-/// Answers a request whose fetch failed.
+/// What answers a request whose fetch failed.
 fn fail(
-    request: ClientRequest,
+    request: &ClientRequest,
     why: Forward,
     stale: Option<Object>,
-    error: &FetchError,
+    error: FetchError,
     collapsed: bool,
-) -> Response<ReplyBody> {
-    match stale_on(&request, stale, error.failure()) {
-        Some(found) => answer_stale(request, why, None, found),
-        None => failed(&request, error, CacheStatus::Forwarded { why, status: None, stored: false, collapsed }),
+) -> ReachedAnswer {
+    match stale_on(request, stale, error.failure()) {
+        Some(found) => ReachedAnswer::Usable(answer_of_stale(why, None, found)),
+        None => ReachedAnswer::Failed(error, CacheStatus::Forwarded { why, status: None, stored: false, collapsed }),
     }
 }
 
 /// Waits for the fetch that this request began.
 async fn lead(
-    request: ClientRequest,
+    request: &ClientRequest,
     why: Forward,
     reader: FillReader,
     told: oneshot::Receiver<Told>,
     stale: Option<Object>,
-) -> Response<ReplyBody> {
+) -> ReachedAnswer {
     let forwarded = |status, stored| CacheStatus::Forwarded { why, status, stored, collapsed: false };
     let broken = || FetchError::Broken("the fetch was given up".into());
     match told.await {
         Ok(Told::Streaming(status, cookies)) => {
             let cache_status = forwarded(Some(status), reader.is_promised());
-            match stream(request, reader, cache_status, Outcome::Miss).await {
-                Ok(response) => with_cookies(response, cookies),
-                Err(request) => failed(&request, &broken(), forwarded(None, false)),
+            match running(request, reader, cache_status, Outcome::Miss).await {
+                Some(found) => ReachedAnswer::Usable(UsableResponse { cookies, ..found }),
+                None => ReachedAnswer::Failed(broken(), forwarded(None, false)),
             }
         }
         Ok(Told::Refreshed(object, cookies)) => {
-            let age_s = age_of(&request, &object);
-            let stored = object.is_admitted();
-            let response = answer(request, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated);
-            with_cookies(response, cookies)
+            let age_s = age_of(request, &object);
+            let cache_status = forwarded(Some(304), object.is_admitted());
+            let found = UsableResponse::of_object(object, age_s, cache_status, Outcome::Revalidated);
+            ReachedAnswer::Usable(UsableResponse { cookies, ..found })
         }
-        Ok(Told::Direct(response, lease)) => partial::answer(request, response, lease, why, Size::Any).await,
-        Ok(Told::Refused(response, lease)) => pass::forward(request, response, lease, why, Size::Any),
-        Ok(Told::TooLarge(response, lease)) => partial::answer(request, response, lease, why, Size::TooLarge).await,
-        Ok(Told::Stale(status)) => match stale_on(&request, stale, Failure::Error) {
-            Some(found) => answer_stale(request, why, Some(status), found),
+        Ok(Told::Direct(response, lease)) => {
+            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(Size::Any))
+        }
+        Ok(Told::Refused(response, lease)) => {
+            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Refused)
+        }
+        Ok(Told::TooLarge(response, lease)) => {
+            ReachedAnswer::Unstored(Box::new((response, lease)), why, UnstoredWay::Direct(Size::TooLarge))
+        }
+        Ok(Told::NoPart) => ReachedAnswer::NoPart,
+        Ok(Told::Stale(status)) => match stale_on(request, stale, Failure::Error) {
+            Some(found) => ReachedAnswer::Usable(answer_of_stale(why, Some(status), found)),
             None => {
                 let error = FetchError::Broken(format!("it answered {status}"));
-                failed(&request, &error, forwarded(Some(status.as_u16()), false))
+                ReachedAnswer::Failed(error, forwarded(Some(status.as_u16()), false))
             }
         },
-        Ok(Told::Failed(error)) => fail(request, why, stale, &error, false),
-        Err(_) => fail(request, why, stale, &broken(), false),
+        Ok(Told::Failed(error)) => fail(request, why, stale, error, false),
+        Err(_) => fail(request, why, stale, broken(), false),
     }
 }
 
 /// Adds the cookies that are only for the requesting client and that are not stored.
-fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
+pub(super) fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
     cookies.into_iter().for_each(|cookie| _ = response.headers_mut().append(SET_COOKIE, cookie));
     response
 }
 
 /// The outcome of another request's fetch, for a request that waited for it.
 enum Followed {
-    Answered(Response<ReplyBody>),
+    Reached(ReachedAnswer),
     /// The URL varies by these headers, and this request is for another variant.
-    Varies(ClientRequest, Vec<HeaderName>),
+    Varies(Vec<HeaderName>),
     /// The response cannot answer this request, which goes to the origin alone.
-    Alone(ClientRequest),
+    Alone,
 }
 
 /// Whether an origin's response to another request was received after `request` had arrived. Then it meets every demand of
@@ -345,7 +469,7 @@ fn directives_for(request: &ClientRequest, object: &Object, has_waited: bool) ->
 }
 
 /// Waits for the fetch that another request began.
-async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, stale: Option<Object>) -> Followed {
+async fn follow(request: &ClientRequest, why: Forward, mut reader: FillReader, stale: Option<Object>) -> Followed {
     let collapsed = |stored| CacheStatus::Forwarded { why, status: None, stored, collapsed: true };
     let known = reader.head().now_or_never();
     let has_waited = known.is_none();
@@ -356,69 +480,62 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
     match head {
         FillHead::Streaming { variant, metadata, .. } => {
             if !matches_variant(&variant, &request.headers) {
-                return Followed::Varies(request, names_in(&variant));
+                return Followed::Varies(names_in(&variant));
             }
             // The fetch has validated the response for the other request. This request may need its own validation, if
             // the response was there before this request, or must never be used for another request.
             let found = Found::read(&metadata, &request.key, &request.route.policy);
-            let Found::Response(stored) = found else { return Followed::Alone(request) };
-            let directives = match came_after(&request, stored.stored.response_ms, has_waited) {
+            let Found::Response(stored) = found else { return Followed::Alone };
+            let directives = match came_after(request, stored.stored.response_ms, has_waited) {
                 true => request.directives.without_demands(),
                 false => request.directives,
             };
             if let Verdict::Validate(_) = decide(&stored.stored, &directives, request.worker.now_ms()) {
-                return Followed::Alone(request);
+                return Followed::Alone;
             }
             let stored = reader.is_promised();
-            match stream(request, reader, collapsed(stored), Outcome::Collapsed).await {
-                Ok(response) => Followed::Answered(response),
-                Err(request) => Followed::Alone(request),
+            match running(request, reader, collapsed(stored), Outcome::Collapsed).await {
+                Some(found) => Followed::Reached(ReachedAnswer::Usable(found)),
+                None => Followed::Alone,
             }
         }
         FillHead::Object(object) => {
-            let (directives, now_ms) = (directives_for(&request, &object, has_waited), request.worker.now_ms());
+            let (directives, now_ms) = (directives_for(request, &object, has_waited), request.worker.now_ms());
             match look_at(&request.route.policy, &request.key, &object, &directives, now_ms) {
                 Lookup::Serve(_, age_s, _) | Lookup::ServeAndValidate(age_s, _) => {
-                    let object = object.clone();
-                    let stored = object.is_admitted();
-                    Followed::Answered(answer(request, object, age_s, collapsed(stored), Outcome::Collapsed))
+                    let (object, status) = (object.clone(), collapsed(object.is_admitted()));
+                    let found = UsableResponse::of_object(object, age_s, status, Outcome::Collapsed);
+                    Followed::Reached(ReachedAnswer::Usable(found))
                 }
-                Lookup::Validate(_) | Lookup::Varies(_) | Lookup::Damaged => Followed::Alone(request),
+                Lookup::Validate(_) | Lookup::Varies(_) | Lookup::Damaged => Followed::Alone,
             }
         }
-        FillHead::Declined => Followed::Alone(request),
+        FillHead::Declined => Followed::Alone,
         FillHead::Failed => {
             let error = FetchError::Broken("the fetch of another request for this URL failed".into());
-            Followed::Answered(fail(request, why, stale, &error, true))
+            Followed::Reached(fail(request, why, stale, error, true))
         }
     }
 }
 
-/// Answers from a fetch under way; returns the request if the fetch has failed already.
-async fn stream(
-    mut request: ClientRequest,
+/// The answer from a fetch under way; `None` if the fetch has failed already.
+async fn running(
+    request: &ClientRequest,
     mut reader: FillReader,
-    cache_status: CacheStatus,
+    status: CacheStatus,
     outcome: Outcome,
-) -> Result<Response<ReplyBody>, ClientRequest> {
+) -> Option<UsableResponse> {
     let (metadata, body_bytes) = match reader.head().await {
         FillHead::Streaming { metadata, body_bytes, .. } => (metadata, body_bytes),
         FillHead::Object(object) => {
-            let age_s = age_of(&request, &object);
-            return Ok(answer(request, object, age_s, cache_status, outcome));
+            let age_s = age_of(request, &object);
+            return Some(UsableResponse::of_object(object, age_s, status, outcome));
         }
-        FillHead::Declined | FillHead::Failed => return Err(request),
+        FillHead::Declined | FillHead::Failed => return None,
     };
-    let Found::Response(stored) = Found::read(&metadata, &request.key, &request.route.policy) else {
-        return Err(request);
-    };
-    let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
-    let is_kept = body_bytes.is_some_and(|bytes| reader.is_kept(bytes));
-    let resume = if is_kept { None } else { rest::of(&request, Kept::Metadata(metadata.clone())) };
-    let headers = std::mem::take(&mut request.headers);
-    let question = request.question();
-    let source = Source::Fill(reader, body_bytes, resume);
-    Ok(from_stored(&question, headers, &stored, source, age_s, cache_status.value(), outcome))
+    let Found::Response(stored) = Found::read(&metadata, &request.key, &request.route.policy) else { return None };
+    let body = UsableBody::Filling(Box::new(FillingResponse { reader, stored, metadata, body_bytes }));
+    Some(UsableResponse { body, status, outcome, cookies: Vec::new() })
 }
 
 fn age_of(request: &ClientRequest, object: &Object) -> u64 {

@@ -3,14 +3,15 @@
 //! Owns: one request to the origin for all requests that wait for a key. The fetch runs in its own task, so it
 //! continues if the first client disconnects. It decides the kind of response (confirmation, storable, not storable)
 //! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
-//! requests read. If the body is incomplete, the fill fails.
+//! requests read. If the body is incomplete, the fill fails. A fetch for a part (`parts`) requests its range, and stores
+//! the part, or the response as a whole if the origin has sent that.
 
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use http::header::{ACCEPT_ENCODING, FORWARDED, TRANSFER_ENCODING, VIA};
+use http::header::{ACCEPT_ENCODING, FORWARDED, RANGE, TRANSFER_ENCODING, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::Level;
@@ -19,8 +20,11 @@ use tokio::sync::oneshot;
 
 use super::herald::Herald;
 use super::lookup::facts_of;
+use super::parts::part_facts::PartAnswer;
+use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
+use super::rest::strong_validator;
 use crate::access_log::AnswerNote;
 use crate::connections::Door;
 use crate::hit_for_miss::Reason;
@@ -35,7 +39,7 @@ use crate::rules::serve::{Failure, decide_on_failure};
 use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
-use crate::rules::vary::{Vary, push_variant};
+use crate::rules::vary::{PART_MARKER, PART_NAME, Vary, push_variant};
 use crate::sites::{HostSent, SiteRoute, Target};
 use crate::stats::AskedUrl;
 use crate::stored::metadata::encode_marker;
@@ -59,6 +63,8 @@ pub(super) struct Plan {
     stale: Option<Object>,
     to: Option<Destination>,
     head: RequestHead,
+    /// The part that is fetched; `None` for the whole.
+    part: Option<PartRange>,
     herald: Herald,
     /// Where the log of the request that began the fetch is told of the origin's answer.
     answer: AnswerNote,
@@ -79,6 +85,8 @@ pub(super) enum Told {
     Refused(Response<Incoming>, Lease),
     /// The response could be stored, but is too long for the store; it goes only to the requesting client.
     TooLarge(Response<Incoming>, Lease),
+    /// The origin gives no part that can be stored.
+    NoPart,
     /// The origin answered with this error, and the stored response may be served instead.
     Stale(StatusCode),
     /// There is no response.
@@ -113,7 +121,8 @@ impl ClientRequest {
                 .map(|origin| format!("{}://{}", origin.scheme(), origin.authority()))
                 .unwrap_or_default(),
         };
-        AskedUrl::new(&self.worker.stats.traffic, &self.question().logged_url(&self.headers), origin)
+        let asked = AskedUrl::new(&self.worker.stats.traffic, &self.question().logged_url(&self.headers), origin);
+        if self.continues { asked.continued() } else { asked }
     }
 
     /// The destination of this request, and the head to send to it.
@@ -145,7 +154,7 @@ impl ClientRequest {
 }
 
 impl Plan {
-    /// Plans to fetch the whole of the requested response.
+    /// Plans to fetch the whole of the requested response, or the part that the request is for.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
         // The method is GET even if a HEAD request found the stale response that must be validated.
@@ -153,6 +162,9 @@ impl Plan {
         head.ask_for_all();
         // All clients whose copy this may become are asked for in the same words.
         head.accept(&request.headers, &request.route.request_headers);
+        if let Some(part) = request.part {
+            head.headers.insert(RANGE, part.requested());
+        }
         Plan {
             worker: request.worker.clone(),
             route: request.route.clone(),
@@ -163,6 +175,7 @@ impl Plan {
             stale,
             to,
             head,
+            part: request.part,
             herald: request.herald(),
             answer: request.answer.clone(),
             asked: request.asked(),
@@ -247,8 +260,11 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 if plan.route.strips_tags {
                     strip(&mut headers);
                 }
-                // The object's key in the store depends on the names in `Vary`, so these names must not change.
-                if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
+                // The object's key in the store depends on the names in `Vary`, so these names must not change. A part
+                // is joined with others by its strong validator.
+                let is_joinable = plan.part.is_none() || strong_validator(&headers).is_some();
+                let is_same_key = Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone());
+                if is_tagged && is_joinable && is_same_key {
                     refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
                 }
@@ -329,8 +345,28 @@ async fn fetch_body(
 ) {
     let worker = &plan.worker;
     let status = response.status();
-    let verdict = storability_of(plan, &response, times);
-    let vary = Vary::parse(response.headers()).union(&plan.names).union(&plan.route.key_headers);
+    let announced_bytes = response.body().size_hint().exact();
+    let part_bytes = match plan.part.map(|part| PartAnswer::of(part, status, response.headers(), announced_bytes)) {
+        None => None,
+        Some(PartAnswer::Whole) => {
+            if status == StatusCode::OK && announced_bytes.is_none() {
+                // It may turn out to be long: those who want other parts join a fetch of the whole.
+                remember(plan, Reason::NoParts, times.response_ms);
+            }
+            None
+        }
+        Some(PartAnswer::Part(bytes)) => Some(bytes),
+        Some(PartAnswer::Behind) => return leave_part(plan, fill, tell, Told::Direct(response, lease)).await,
+        Some(PartAnswer::Useless) => {
+            // This ends the connection to the origin, with the rest of the body.
+            drop((response, lease));
+            remember(plan, Reason::NoParts, times.response_ms);
+            return leave_part(plan, fill, tell, Told::NoPart).await;
+        }
+    };
+    let is_part = part_bytes.is_some();
+    let verdict = storability_of(plan, &response, is_part, times);
+    let vary = Vary::parse(response.headers()).union(&known_names(plan, is_part)).union(&plan.route.key_headers);
     // Together, the names that earlier responses brought and those of this one may be too many.
     let is_bounded = vary != Vary::Any;
     let names = match vary {
@@ -368,7 +404,7 @@ async fn fetch_body(
         }
         return;
     };
-    let body_bytes = response.body().size_hint().exact();
+    let body_bytes = part_bytes.or(announced_bytes);
     // Wait until the store has room, so that clients are told correctly whether the response is stored (`is_promised`).
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
@@ -417,9 +453,29 @@ async fn fetch_body(
         && names != plan.names
         && let Some(marker) = encode_marker(&names)
     {
+        let variant = if is_part { PART_MARKER } else { b"" };
         // If the marker cannot be stored, later requests do not find the variant. This only costs a miss.
-        _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
+        _ = worker.store.put(KeyRef::new(&plan.key, variant), marker, bytes::Bytes::new()).await;
     }
+}
+
+/// Ends the fetch of a part that the origin does not give, and says what it gave instead. Parts that were stored before
+/// are of a body that the origin no longer has.
+async fn leave_part(plan: &Plan, fill: Fill, tell: oneshot::Sender<Told>, told: Told) {
+    fill.decline();
+    // A fetch of the whole that begins after this must not be purged.
+    if plan.stale.is_some() {
+        purge(&plan.worker, &plan.key).await;
+    }
+    _ = tell.send(told);
+}
+
+/// The names by which the URL is known to vary, for a response that is a part or a whole one.
+fn known_names(plan: &Plan, is_part: bool) -> Cow<'_, [HeaderName]> {
+    if plan.part.is_none() || is_part {
+        return Cow::Borrowed(&plan.names);
+    }
+    plan.names.iter().filter(|name| *name != PART_NAME).cloned().collect()
 }
 
 /// Whether a response with these names in `Vary` depends on the client's address, which the proxy has told the origin
@@ -459,7 +515,7 @@ fn is_trouble(status: StatusCode) -> bool {
 }
 
 /// Purges stored responses that the origin has superseded.
-async fn purge(worker: &Worker, key: &[u8]) {
+pub(super) async fn purge(worker: &Worker, key: &[u8]) {
     worker.stats.invalidations.add(1);
     if let Err(error) = worker.purge_key(key).await {
         let url = String::from_utf8_lossy(key);
@@ -467,7 +523,8 @@ async fn purge(worker: &Worker, key: &[u8]) {
     }
 }
 
-fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
+fn storability_of(plan: &Plan, response: &Response<Incoming>, is_part: bool, times: Times) -> Storability {
     let request = (&Method::GET, &plan.key[..], &plan.headers, &plan.directives);
-    plan.route.policy.storability(request, (response.status(), response.headers(), times.response_ms))
+    let status = if is_part { StatusCode::OK } else { response.status() };
+    plan.route.policy.storability(request, (status, response.headers(), times.response_ms))
 }

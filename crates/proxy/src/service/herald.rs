@@ -1,7 +1,7 @@
 //! Passes an origin's informational responses to the client whose request the origin is working on.
 //!
 //! Owns: the choice of the client that receives them: the one whose request was sent to the origin, unless it speaks
-//! HTTP/1.0. A client that joins another client's fetch, or is answered from the store, receives none. A `100` is
+//! HTTP/1.0. A client that joins another client's fetch, or is answered from the store or out of parts, receives none. A `100` is
 //! passed on, too: the proxy sends no `Expect` to origins, so it has not requested the `100` for itself. *Source*: RFC
 //! 9110, 15.2.
 
@@ -28,7 +28,8 @@ pub(super) struct Herald {
 impl ClientRequest {
     /// The destination of informational responses to this request.
     pub(super) fn herald(&self) -> Herald {
-        let client = (self.version >= Version::HTTP_11).then(|| self.client.clone());
+        let is_heard = self.version >= Version::HTTP_11 && self.part.is_none();
+        let client = is_heard.then(|| self.client.clone());
         Herald { worker: self.worker.clone(), route: self.route.clone(), client }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: the path of a request through the proxy. `connection` finds the protocol of a client's stream and runs hyper on it. `direct` and `hit`
 //! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
 //! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `partial` (a range of a response
-//! that turns out not to be storable), `pass` (straight to the origin), `tunnel`, `upgrade` (a tunnel if the
+//! that turns out not to be storable), `parts` (bodies that are stored in parts), `pass` (straight to the origin), `tunnel`, `upgrade` (a tunnel if the
 //! origin agrees), `purge` (if `admin` allows it), `redirect`
 //! (to the addresses with TLS).
 //! `reply` makes responses, `rest` continues a stored body from its origin, `refusal` answers bytes that are not a request, `herald` passes `1xx` responses on, and
@@ -19,6 +19,7 @@ mod hit;
 mod locality;
 mod lookup;
 mod partial;
+mod parts;
 mod pass;
 mod purge;
 mod redirect;

@@ -75,6 +75,8 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     // purge.
     let look = async { if key.is_bounded() { request.worker.store.try_get(key).await } else { Ok(None) } };
     let found = timeout(LOOK_TIME_MAX, look).await.ok().and_then(Result::ok).map(|object| object.is_some());
+    // Any part may be stored, so without a look at all of them nothing is certain.
+    let found = found.filter(|is_found| *is_found || request.route.part_bytes.is_none());
     // The purge is made in any case: a fetch may be under way, or variants may be left whose marker is gone.
     match request.worker.store.purge_key_as(&request.key, effect).await {
         Ok(()) => {

@@ -1,6 +1,7 @@
 //! Responses to clients.
 //!
-//! Owns: making a response from a stored response, from a stream that is being stored, or from the proxy's own text.
+//! Owns: making a response from a stored response, from a stream that is being stored, from stored parts of a response,
+//! or from the proxy's own text.
 //! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. This file also decides what
 //! is logged about a response.
 
@@ -40,13 +41,19 @@ pub(crate) enum Source {
     Object(Object, Option<Resume>),
     /// A fetch under way, with the body's length if it is known, and the way to get what the store loses of it.
     Fill(FillReader, Option<u64>, Option<Resume>),
+    /// Parts of the body, of which the stored response is one: the length of the whole, and what makes the content.
+    Joined(u64, JoinedContent),
 }
+
+/// Makes the content of a range of a body that is in parts, or of all.
+pub(crate) type JoinedContent = Box<dyn FnOnce(Option<Range<u64>>) -> Content>;
 
 impl Source {
     fn body_bytes(&self) -> Option<u64> {
         match self {
             Source::Object(object, _) => Some(object.body_bytes()),
             Source::Fill(_, body_bytes, _) => *body_bytes,
+            Source::Joined(whole_bytes, _) => Some(*whole_bytes),
         }
     }
 
@@ -59,6 +66,7 @@ impl Source {
                 reader.skip_to(range.start);
                 Content::of_fill(reader, range.start, Some(range.end - range.start), resume)
             }
+            (Source::Joined(_, content), range) => content(range),
         }
     }
 }
@@ -120,7 +128,8 @@ pub(crate) fn from_stored(
 ) -> Response<ReplyBody> {
     let body_bytes = source.body_bytes();
     let features = question.features;
-    let mut status = stored.head.status;
+    let is_joined = matches!(source, Source::Joined(..));
+    let mut status = if is_joined { StatusCode::OK } else { stored.head.status };
     let (mut range, mut parts) = (None, None);
     if features.is_conditional
         && is_not_modified(question.method, &headers, status, &stored.headers(), stored.stored.response_ms)
@@ -138,7 +147,7 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
-            // The body of a fetch under way can only be read once, from front to end.
+            // The body of a fetch under way can only be read once, from front to end, and so can one of parts.
             Wanted::Parts(several) if matches!(source, Source::Object(..)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
@@ -166,6 +175,9 @@ pub(crate) fn from_stored(
         stored.write_headers_of_304(&mut headers);
     } else {
         stored.write_headers(&mut headers);
+        if is_joined {
+            turn_into_whole(&mut headers);
+        }
     }
     question.route.response_headers.apply(&mut headers);
     if question.method == Method::HEAD
@@ -363,6 +375,14 @@ fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
         BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
     };
     own(request, status, detail, &format!("The request is refused: {fault}."), true)
+}
+
+/// Turns the headers of a stored part into those of the whole.
+fn turn_into_whole(headers: &mut HeaderMap) {
+    headers.remove(CONTENT_RANGE);
+    // They are of the part.
+    remove_digests(headers);
+    headers.entry(ACCEPT_RANGES).or_insert(HeaderValue::from_static("bytes"));
 }
 
 /// Removes the digests of the whole body from the headers of a part. *Source*: RFC 9530, 2.

@@ -12,6 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Uri, Version};
 
+use super::parts::part_range::PartRange;
 use super::tunnel::Tunnel;
 use crate::access_log::{AnswerNote, Outcome};
 use crate::body::Ticket;
@@ -86,9 +87,23 @@ pub(crate) struct ClientRequest {
     pub at_ms: u64,
     /// What the log tells of the origin's answer.
     pub answer: AnswerNote,
+    /// The part that this request of the proxy's own is for; `None` for a client's request.
+    pub part: Option<PartRange>,
+    /// Whether it continues an answer for which another part was requested before.
+    pub continues: bool,
 }
 
 impl ClientRequest {
+    /// The request for a part of what this request is for. Its `Range` takes the place of the client's, and the client's
+    /// conditions are left to those who answer the client.
+    pub fn of_part(&self, part: PartRange) -> ClientRequest {
+        let mut request = self.clone();
+        request.headers.insert(RANGE, part.requested());
+        (request.features.has_range, request.features.is_conditional) = (false, false);
+        request.part = Some(part);
+        request
+    }
+
     /// Makes the ticket of a response. When the ticket is dropped, the request is logged and counted.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         let is_detailed = self.worker.log.is_detailed();

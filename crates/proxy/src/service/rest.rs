@@ -4,8 +4,8 @@
 //! read from the store can lose its rest at any byte (`pieces`). The response's head has been sent by then, so without
 //! the rest the connection must end. The rest is believed only with the strong validator of the stored response, its
 //! exact range and its exact length; whatever else the origin answers ends the connection, and so does a failure in the
-//! middle of the rest. The origin is asked in the words of the fetch that filled the store. *Source*: RFC 9110, 8.8.2.2,
-//! 13.1.5, 14.4 and 15.3.7.
+//! middle of the rest. The origin is asked in the words of the fetch that filled the store. Of a body that is stored in
+//! parts, whatever is not stored can be requested so. *Source*: RFC 9110, 8.8.2.2, 13.1.5, 14.4 and 15.3.7.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -43,14 +43,25 @@ pub(super) enum Kept {
 struct Rest {
     request: ClientRequest,
     kept: Kept,
+    /// The length of the whole body, if the kept head is that of a part.
+    whole_bytes: Option<u64>,
 }
 
 /// A way to get the rest of the stored response that answers a request; `None` if its body is not sent.
 pub(super) fn of(request: &ClientRequest, kept: Kept) -> Option<Resume> {
+    resume(request, kept, None)
+}
+
+/// Like [`of`], for a body of this length that is stored in parts. The kept head is that of any part.
+pub(super) fn of_parts(request: &ClientRequest, kept: Kept, whole_bytes: u64) -> Option<Resume> {
+    resume(request, kept, Some(whole_bytes))
+}
+
+fn resume(request: &ClientRequest, kept: Kept, whole_bytes: Option<u64>) -> Option<Resume> {
     if request.method != Method::GET {
         return None;
     }
-    let rest = Rc::new(Rest { request: request.clone(), kept });
+    let rest = Rc::new(Rest { request: request.clone(), kept, whole_bytes });
     Some(Rc::new(move |lost| {
         let rest = rest.clone();
         Box::pin(async move { rest.get(lost).await })
@@ -70,8 +81,9 @@ impl Rest {
     /// Returns the headers of the stored response, if a range of it can be requested.
     fn stored(&self) -> Option<HeaderMap> {
         let read = |bytes: &Bytes| Found::read(bytes, &self.request.key, &self.request.route.policy);
+        let status = if self.whole_bytes.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
         let of = |found: &Found| match found {
-            Found::Response(stored) if stored.head.status == StatusCode::OK => Some(stored.headers()),
+            Found::Response(stored) if stored.head.status == status => Some(stored.headers()),
             _ => None,
         };
         match &self.kept {
@@ -105,7 +117,8 @@ impl Rest {
         let stored = self.stored().ok_or_else(|| refused("it has no strong validator"))?;
         let validator = strong_validator(&stored).ok_or_else(|| refused("it has no strong validator"))?.1;
         let (to, mut head) = conditional(&self.request, validator).ok_or_else(|| refused("it has no origin"))?;
-        let size_bytes = lost.size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
+        let size_bytes = self.whole_bytes.or(lost.size_bytes);
+        let size_bytes = size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
         let range = lost.start..lost.end.unwrap_or(size_bytes);
         if range.is_empty() || range.end > size_bytes {
             return Err(refused("it has no such bytes"));
@@ -124,7 +137,7 @@ impl Rest {
 }
 
 /// The entity tag if it is strong, else the modification date if it is a strong validator.
-fn strong_validator(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+pub(super) fn strong_validator(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     if let Some(tag) = headers.get(ETAG) {
         return tag.as_bytes().starts_with(b"\"").then(|| (ETAG, tag.clone()));
     }

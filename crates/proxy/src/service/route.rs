@@ -3,7 +3,7 @@
 //! Owns: refusing requests that must not reach the store or an origin (no `Host` or several, unsuitable targets,
 //! clients that are not admitted, networks that send too many, loops, excessive sizes), the answers to checks of an
 //! authority, and the choice between
-//! `cached`, `pass`, `tunnel` and `purge`.
+//! `cached`, `parts`, `pass`, `tunnel` and `purge`.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use hyper::body::{Body, Incoming};
 use super::redirect::{redirect, redirect_to};
 use super::reply::{own, own_bytes};
 use super::request::{Client, ClientRequest, Features};
-use super::{admin, cached, pass, purge, tunnel, upgrade};
+use super::{admin, cached, parts, pass, purge, tunnel, upgrade};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::connections::Door;
@@ -66,6 +66,8 @@ pub(super) async fn route(
         started,
         at_ms,
         answer,
+        part: None,
+        continues: false,
     };
     if let Some(wait_s) = wait_s {
         return too_many(&request, wait_s);
@@ -136,7 +138,10 @@ pub(super) async fn route(
         // Another process may have opened the store, so nothing in it is certain to be valid.
         return pass::pass(request, None, Forward::Bypass).await;
     }
-    cached::serve(request).await
+    match request.route.part_bytes {
+        None => cached::serve(request).await,
+        Some(part_bytes) => parts::serve(request, part_bytes).await,
+    }
 }
 
 /// The seconds after which the client's network may send its next request to the site or route, if this one is one too

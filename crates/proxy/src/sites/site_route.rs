@@ -88,6 +88,8 @@ pub(crate) struct SiteRoute {
     pub policy: Policy,
     /// Whether nothing is stored and nothing is answered from the store.
     pub is_pass: bool,
+    /// The size of the parts in which bodies are fetched and stored; `None` if they are whole. *Units*: bytes, not 0.
+    pub part_bytes: Option<u64>,
     pub query: QueryRule,
     pub cookies: CookieRule,
     /// The request headers that are part of every key, sorted. Those that stand for single cookies are among them.
@@ -124,6 +126,7 @@ impl SiteRoute {
             host: HostSent::Server,
             policy: Policy::default(),
             is_pass: false,
+            part_bytes: None,
             query: QueryRule::default(),
             cookies: CookieRule::default(),
             key_headers: Vec::new(),

@@ -57,8 +57,8 @@ impl OriginTraffic {
             urls_by_bytes: SpaceSaving::default(),
             origins: SpaceSaving::default(),
         });
-        window.urls_by_requests.add(&asked.names.url, 1, body_bytes);
-        window.urls_by_bytes.add(&asked.names.url, body_bytes, 1);
+        window.urls_by_requests.add(&asked.names.url, asked.requests, body_bytes);
+        window.urls_by_bytes.add(&asked.names.url, body_bytes, asked.requests);
         window.origins.add(asked.names.origin.as_bytes(), 1, body_bytes);
     }
 
@@ -75,6 +75,8 @@ impl OriginTraffic {
 pub(crate) struct AskedUrl {
     traffic: Arc<OriginTraffic>,
     names: Rc<AskedNames>,
+    /// The requests for the URL that one request to the origin counts as: 1, or 0 if it continues an earlier one.
+    requests: u64,
 }
 
 /// The names by which a request counts.
@@ -88,7 +90,12 @@ impl AskedUrl {
     /// Names a URL and an origin; requests for it are counted in `traffic`.
     pub fn new(traffic: &Arc<OriginTraffic>, url: &[u8], origin: String) -> AskedUrl {
         let url = url[..url.len().min(KEY_BYTES_MAX)].into();
-        AskedUrl { traffic: traffic.clone(), names: Rc::new(AskedNames { url, origin }) }
+        AskedUrl { traffic: traffic.clone(), names: Rc::new(AskedNames { url, origin }), requests: 1 }
+    }
+
+    /// The same, for requests that continue an earlier one: of the URL they count the bytes alone.
+    pub fn continued(self) -> AskedUrl {
+        AskedUrl { requests: 0, ..self }
     }
 
     /// A request for it, which counts when the result is dropped.
@@ -193,6 +200,20 @@ mod tests {
         assert_eq!(top.urls_by_requests, [row("http://h/a", 6, 60), row("http://h/b", 1, 1000)]);
         assert_eq!(top.urls_by_bytes, [row("http://h/b", 1, 1000), row("http://h/a", 6, 60)]);
         assert_eq!(top.origins, [row("http://o", 7, 1060)]);
+    }
+
+    #[test]
+    fn what_continues_a_request_counts_its_bytes() {
+        let traffic = Arc::new(OriginTraffic::default());
+        ask(&traffic, "http://h/a", 9);
+        let rest = AskedUrl::new(&traffic, b"http://h/a", "http://o".to_owned()).continued().begin();
+        rest.add_bytes(5);
+        drop(rest);
+        let top = top([&traffic].into_iter(), 2);
+        let row = |name: &str, requests, bytes| TrafficRow { name: name.to_owned(), requests, bytes, error_max: 0 };
+        assert_eq!(top.urls_by_requests, [row("http://h/a", 1, 15)]);
+        assert_eq!(top.urls_by_bytes, [row("http://h/a", 1, 15)]);
+        assert_eq!(top.origins, [row("http://o", 2, 15)]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ enum Step {
     /// Waits until the test opens a gate.
     Wait(&'static str),
     /// Sends the range of the body that the request names, with these header lines.
-    Range(String, Vec<u8>),
+    Range(String, Arc<[u8]>),
     /// Waits for ever.
     Hang,
 }
@@ -53,10 +53,17 @@ impl Script {
         Script { steps: vec![Step::Send(bytes.to_vec())], ..Script::default() }
     }
 
-    /// A `206` response with `headers` and the range, of one part, that the request names.
+    /// A `206` response with `headers` and the range, of one part, that the request names; `416` if the body ends before
+    /// it, and `200` without a range.
     pub fn range(headers: &[&str], body: &[u8]) -> Script {
+        Script::default().then_range(headers, body)
+    }
+
+    /// Adds the step of [`Script::range`].
+    pub fn then_range(mut self, headers: &[&str], body: &[u8]) -> Script {
         let lines = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        Script { steps: vec![Step::Range(lines, body.to_vec())], then_close: false, then_reset: false }
+        self.steps.push(Step::Range(lines, body.into()));
+        self
     }
 
     /// All bytes that the script sends, without the rest of its steps.
@@ -269,7 +276,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                 }
                 Step::Range(lines, body) if range.is_empty() => {
                     let head = format!("HTTP/1.1 200 OK\r\n{lines}content-length: {}\r\n\r\n", body.len());
-                    if stream.write_all(&[head.as_bytes(), &body].concat()).await.is_err() {
+                    if stream.write_all(&[head.as_bytes(), &body[..]].concat()).await.is_err() {
                         return;
                     }
                 }
@@ -277,6 +284,18 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                     let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')).expect("a range");
                     let (first, last): (usize, usize) =
                         (ends.0.parse().expect("a number"), ends.1.parse().expect("a number"));
+                    if first >= body.len() {
+                        let head = format!(
+                            "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-length: 0\r\ncontent-range: bytes \
+                             */{}\r\n\r\n",
+                            body.len()
+                        );
+                        if stream.write_all(head.as_bytes()).await.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    let last = last.min(body.len() - 1);
                     let head = format!(
                         "HTTP/1.1 206 Partial Content\r\n{lines}content-length: {}\r\ncontent-range: bytes \
                          {first}-{last}/{}\r\n\r\n",

@@ -10,14 +10,14 @@ use std::str::FromStr;
 
 use http::HeaderName;
 
-use super::super::vary::sort_names;
+use super::super::vary::{PART_NAME, sort_names};
 use super::key_cookies::cookie_in;
 
 /// The maximum number of headers and single cookies that may be part of every key.
 pub const KEY_HEADERS_MAX: usize = 8;
 
 /// Headers that cannot be part of a key, because the proxy changes or evaluates them.
-const REFUSED: [&str; 23] = [
+const REFUSED: [&str; 24] = [
     "cache-control",
     "connection",
     "content-length",
@@ -30,6 +30,7 @@ const REFUSED: [&str; 23] = [
     "if-unmodified-since",
     "keep-alive",
     "max-forwards",
+    PART_NAME,
     "pragma",
     "proxy-authenticate",
     "proxy-authentication-info",

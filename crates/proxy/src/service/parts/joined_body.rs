@@ -1,0 +1,269 @@
+//! A body that is joined from its parts.
+//!
+//! Owns: the order of the parts, the look at the next one while one is sent, and the check that all of them are of the
+//! same body. A part whose facts differ is not sent: the body ends with an error, and what is stored of the URL is
+//! purged.
+//!
+//! | the next part is | then |
+//! |---|---|
+//! | stored, with the facts of the first one | it is used, however old it is: the first one was fresh, and the same validator confirms both |
+//! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
+//! | not stored | it is fetched and stored |
+//! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
+//! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
+//!
+//! At most one part is fetched ahead. If the client leaves, the parts under way are fetched to their ends and stored, and
+//! no others. *Source*: RFC 9110, 15.3.7.3; RFC 9111, 3.4 and 4.3.4.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::unfold;
+use http::{Method, StatusCode};
+use nectary_store::{FillReader, Object};
+use tokio::sync::oneshot;
+
+use super::super::cached::{self, ReachedAnswer, UsableBody};
+use super::super::fetch::purge;
+use super::super::request::ClientRequest;
+use super::super::rest::{self, Kept};
+use super::facts_of;
+use super::part_facts::PartFacts;
+use super::part_range::PartRange;
+use crate::access_log::AnswerNote;
+use crate::body::Content;
+use crate::pieces::{BodyError, Lost, Pieces, StoredBody};
+use crate::rules::cache_control::RequestDirectives;
+
+/// Where the bytes of a part are.
+pub(crate) enum PartBody {
+    /// In the store.
+    Object(Object),
+    /// In a fetch under way.
+    Filling(FillReader),
+    /// At the origin alone.
+    Origin,
+}
+
+impl PartBody {
+    fn of(body: UsableBody) -> PartBody {
+        match body {
+            UsableBody::Object(object, _) => PartBody::Object(object),
+            UsableBody::Filling(filling) => PartBody::Filling(filling.reader),
+        }
+    }
+}
+
+/// A body of which one part is known, with the way to the others.
+pub(crate) struct JoinedBody {
+    /// The request for the known part.
+    request: ClientRequest,
+    part: PartRange,
+    facts: PartFacts,
+    known: PartBody,
+    /// The metadata of the known part.
+    metadata: Bytes,
+}
+
+impl JoinedBody {
+    /// Makes the body of which `known` is the part that `request` is for.
+    pub fn new(
+        request: ClientRequest,
+        part: PartRange,
+        facts: PartFacts,
+        known: PartBody,
+        metadata: Bytes,
+    ) -> JoinedBody {
+        JoinedBody { request: ClientRequest { continues: true, ..request }, part, facts, known, metadata }
+    }
+
+    /// The bytes of a range, or all. The range should begin in the known part.
+    pub fn content(self, range: Option<Range<u64>>) -> Content {
+        let range = range.unwrap_or(0..self.facts.whole_bytes);
+        if range.is_empty() {
+            return Content::Empty;
+        }
+        let own = self.part.within(self.facts.whole_bytes);
+        if let PartBody::Object(object) = &self.known
+            && object.whole().is_some()
+            && own.start <= range.start
+            && range.end <= own.end
+        {
+            return Content::of_object(object, range.start - own.start..range.end - own.start, None);
+        }
+        let length = range.end - range.start;
+        let first = PartRange::holding(range.start, self.part.part_bytes());
+        let ready = (first == self.part).then_some(self.known);
+        let joining = Joining {
+            request: self.request,
+            facts: self.facts,
+            metadata: self.metadata,
+            range,
+            part: first,
+            ready,
+            ahead: None,
+            sent: None,
+        };
+        let pieces = unfold(joining, async |mut joining| Some((joining.next().await?, joining)));
+        Content::Pieces(Box::pin(pieces), Some(length))
+    }
+}
+
+/// A joined body on its way.
+struct Joining {
+    request: ClientRequest,
+    facts: PartFacts,
+    /// The metadata of the part that was known first.
+    metadata: Bytes,
+    /// What is sent of the whole body.
+    range: Range<u64>,
+    /// The part that is sent next.
+    part: PartRange,
+    /// Its bytes, if they are known already.
+    ready: Option<PartBody>,
+    /// Who looks for it, if somebody does.
+    ahead: Option<oneshot::Receiver<Result<PartBody, BodyError>>>,
+    /// The part that is being sent.
+    sent: Option<SentPart>,
+}
+
+/// A part that is being sent.
+struct SentPart {
+    pieces: Pieces,
+    /// What is still to be sent of it, as a range of the whole body; not empty.
+    left: Range<u64>,
+    /// Whether it comes from the origin for this client alone.
+    is_of_origin: bool,
+}
+
+impl Joining {
+    /// The next piece; `None` at the end. *Errors*: a part is nowhere, or is of another body; nothing may be read after
+    /// that.
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            if self.sent.is_none() {
+                match self.open().await {
+                    Ok(Some(part)) => self.sent = Some(part),
+                    Ok(None) => return None,
+                    Err(error) => return Some(Err(error)),
+                }
+                self.part = self.part.following();
+                self.look_ahead();
+            }
+            let sent = self.sent.as_mut()?;
+            let error = match sent.pieces.next().await {
+                Some(Ok(mut piece)) => {
+                    piece.truncate(usize::try_from(sent.left.end - sent.left.start).unwrap_or(usize::MAX));
+                    sent.left.start += piece.len() as u64;
+                    if sent.left.is_empty() {
+                        self.sent = None;
+                    }
+                    if piece.is_empty() {
+                        continue;
+                    }
+                    return Some(Ok(piece));
+                }
+                Some(Err(error)) => error,
+                None => BodyError("a part of the body ended early".into()),
+            };
+            if sent.is_of_origin {
+                return Some(Err(error));
+            }
+            let left = sent.left.clone();
+            match self.from_origin(left, error.to_string()).await {
+                Ok(part) => self.sent = Some(part),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// Opens what is wanted of the next part; `None` behind the last one.
+    async fn open(&mut self) -> Result<Option<SentPart>, BodyError> {
+        let own = self.part.within(self.facts.whole_bytes);
+        let left = own.start.max(self.range.start)..own.end.min(self.range.end);
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let body = match (self.ready.take(), self.ahead.take()) {
+            (Some(body), _) => body,
+            (None, Some(ahead)) => ahead.await.unwrap_or_else(|_| Err(BodyError("the proxy ends".into())))?,
+            (None, None) => find(self.request.of_part(self.part), self.part, &self.facts).await?,
+        };
+        let (start, end) = (left.start - own.start, left.end - own.start);
+        let pieces = match body {
+            PartBody::Object(object) => StoredBody::of_object(&object, start..end, None).into_pieces(),
+            PartBody::Filling(mut reader) => {
+                reader.skip_to(start);
+                StoredBody::of_fill(reader, start, Some(end - start), None).into_pieces()
+            }
+            PartBody::Origin => {
+                let why = "a part of it cannot be stored at present".to_owned();
+                return self.from_origin(left, why).await.map(Some);
+            }
+        };
+        Ok(Some(SentPart { pieces, left, is_of_origin: false }))
+    }
+
+    /// Requests a range of the whole body from the origin, for this client alone.
+    async fn from_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+        let kept = Kept::Metadata(self.metadata.clone());
+        let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
+        let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
+        let pieces = resume(Lost { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
+        Ok(SentPart { pieces, left, is_of_origin: true })
+    }
+
+    /// Begins to look for the next part, if it is wanted. The task ends when it has found it; a fetch that it began goes on
+    /// to its end.
+    fn look_ahead(&mut self) {
+        if self.part.start() >= self.range.end {
+            return;
+        }
+        let (tell, told) = oneshot::channel();
+        let (request, part, facts) = (self.request.of_part(self.part), self.part, self.facts.clone());
+        self.request.worker.connections.tasks.spawn_local(async move {
+            _ = tell.send(find(request, part, &facts).await);
+        });
+        self.ahead = Some(told);
+    }
+}
+
+/// Finds a part of the body that has these facts. *Errors*: the origin has another body.
+async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) -> Result<PartBody, BodyError> {
+    let worker = request.worker.clone();
+    if worker.is_leaving.get() {
+        // Another process may have opened the store.
+        return Ok(PartBody::Origin);
+    }
+    request.method = Method::GET;
+    request.answer = AnswerNote::default();
+    request.at_ms = worker.now_ms();
+    // What the client demands was met by the first part.
+    request.directives = RequestDirectives::default();
+    request.features.has_directives = false;
+    request.continues = true;
+    if let Some(object) = cached::stored_part(&request).await {
+        let body = UsableBody::Object(object, 0);
+        if facts_of(&request, part, &body).as_ref() == Some(facts) {
+            return Ok(PartBody::of(body));
+        }
+        request.directives.no_cache = true;
+    }
+    match cached::reach(&request).await {
+        ReachedAnswer::Usable(found) if facts_of(&request, part, &found.body).as_ref() == Some(facts) => {
+            return Ok(PartBody::of(found.body));
+        }
+        // The origin is asked again when the part is sent.
+        ReachedAnswer::Alone(..) | ReachedAnswer::Failed(..) => return Ok(PartBody::Origin),
+        ReachedAnswer::Unstored(unstored, ..) => {
+            let status = unstored.0.status();
+            if status == StatusCode::PARTIAL_CONTENT || status.as_u16() >= 500 {
+                return Ok(PartBody::Origin);
+            }
+        }
+        ReachedAnswer::Usable(_) | ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
+    }
+    purge(&worker, &request.key).await;
+    Err(BodyError("the origin has another body now".into()))
+}
