@@ -289,6 +289,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) 
                 inner.answered(header.request, Ok(Said::Listed(listed)));
             }
             Ok(Some((header, Message::Early { now_ns, stored }))) => inner.is_early(header.request, now_ns, stored),
+            Ok(Some((header, Message::MayKeep(may_keep)))) => inner.may_keep(header.request, may_keep),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
                 inner.answered(header.request, Ok(Said::Granted(Grant { held, epoch, is_watched, shape })));

@@ -24,7 +24,9 @@ use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Hello, Message, Operation, Terms, VERSIONS, What, versions_differ};
+use crate::protocol::{
+    Answer, Code, Failure, Hello, MayKeep, Message, Operation, Terms, VERSIONS, What, versions_differ,
+};
 use crate::wire::{Unread, read_message, write_all};
 
 /// The maximum number of connections of a server.
@@ -84,6 +86,8 @@ pub(super) struct Reply {
     session: u64,
     connection: u64,
     since: Instant,
+    /// A frame that precedes the answer.
+    before: Option<Vec<u8>>,
     /// The request's share of [`CALLS_MAX`], returned when it is answered.
     _turn: OwnedSemaphorePermit,
 }
@@ -100,6 +104,7 @@ impl Reply {
             session: 1,
             connection,
             since: Instant::now(),
+            before: None,
             _turn: turn,
         }
     }
@@ -124,6 +129,11 @@ impl Reply {
         let _ = self.frames.send(Message::Early { now_ns, stored }.encode(self.request, self.epoch));
     }
 
+    /// Says what the session may keep, when the answer leaves.
+    pub fn may_keep(&mut self, may_keep: MayKeep) {
+        self.before = Some(Message::MayKeep(may_keep).encode(self.request, self.epoch));
+    }
+
     /// Returns the number of the request.
     pub fn request(&self) -> u64 {
         self.request
@@ -142,6 +152,9 @@ impl Reply {
     /// Sends a message other than the answer to an operation or a question.
     pub fn say(self, message: &Message) {
         // The connection may have ended.
+        if let Some(before) = self.before {
+            let _ = self.frames.send(before);
+        }
         let _ = self.frames.send(message.encode(self.request, self.epoch));
     }
 }
@@ -353,7 +366,8 @@ async fn bulk(
             return Err(std::io::Error::other(problem).into());
         };
         let (frames, since) = (frames.clone(), Instant::now());
-        let reply = Reply { frames, request: header.request, epoch, session, connection, since, _turn: turn };
+        let (request, before) = (header.request, None);
+        let reply = Reply { frames, request, epoch, session, connection, since, before, _turn: turn };
         let request = match message {
             Message::Operation { session: named, number, terms, operation }
                 if named == session && may_name_its_inode(&operation, terms) =>
