@@ -135,6 +135,16 @@ impl Table {
         result
     }
 
+    /// Notes that other sessions may change names of a directory from this time on. A change by this session that is under
+    /// way there may then be of other inodes than it thinks.
+    fn note_others(&mut self, directory: FileId, now: u64) {
+        let stamp = self.stamp(directory);
+        stamp.names_changed = now;
+        if stamp.changing > 0 {
+            self.drop_all();
+        }
+    }
+
     /// Makes room for one more name.
     fn make_room(&mut self) {
         if self.name_count >= LOOKS_MAX {
@@ -326,9 +336,9 @@ impl Looks {
         let now = table.disturb(token.object);
         match token.what {
             What::Directory => {
-                table.stamp(token.object).names_changed = now;
                 table.directories.remove(&token.object);
                 table.drop_names(token.object);
+                table.note_others(token.object, now);
             }
             _ => drop(table.attributes.remove(&token.object)),
         }
@@ -338,12 +348,12 @@ impl Looks {
     pub fn name_changes(&self, directory: FileId, name: &[u8]) {
         let mut table = self.table();
         let now = table.tick();
-        let stamp = table.stamp(directory);
-        (stamp.last, stamp.names_changed) = (now, now);
+        table.stamp(directory).last = now;
         table.make_room();
         if table.names.contains_key(&directory) {
             table.with_names(directory, |names, hasher| names.forget(hasher, name));
         }
+        table.note_others(directory, now);
     }
 
     /// Drops a name, but not answers with it that come later: a planted bug.
@@ -375,5 +385,7 @@ impl Looks {
     }
 }
 
+#[cfg(test)]
+mod cases;
 #[cfg(test)]
 mod tests;
