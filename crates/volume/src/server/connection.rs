@@ -14,7 +14,7 @@ use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use nectary_host::{Newcomer, Newcomers};
-use tokio::io::{ReadHalf, split};
+use tokio::io::{BufReader, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
@@ -27,7 +27,7 @@ use crate::net::{self, Stream};
 use crate::protocol::{
     Answer, Code, Failure, Hello, MayKeep, Message, Operation, Terms, VERSIONS, What, versions_differ,
 };
-use crate::wire::{Unread, read_message, write_all};
+use crate::wire::{FrameReader, Unread, read_message, write_all};
 
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
@@ -171,7 +171,8 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
             secured = net::secure(stream, context.tls.as_ref()) => secured?,
             () = newcomer.displaced() => return Ok(()),
         };
-        let (mut reader, writer) = split(stream);
+        let (reader, writer) = split(stream);
+        let mut reader = BufReader::new(reader);
         let (frames, to_write) = mpsc::unbounded_channel();
         let talk = async {
             let greeted = tokio::select! {
@@ -251,7 +252,7 @@ impl Drop for Leaving<'_> {
 /// Reads the first message and answers it. `None`: the client is refused.
 async fn greet(
     context: &Context,
-    reader: &mut ReadHalf<Stream>,
+    reader: &mut FrameReader,
     frames: &Frames,
 ) -> Result<Option<(Greeted, Seat)>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
@@ -350,12 +351,7 @@ fn misplaced(request: u64) -> Unread {
 }
 
 /// Serves a bulk connection: operations and questions.
-async fn bulk(
-    context: &Context,
-    greeted: Greeted,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> Result<(), Unread> {
+async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
     let _leaving = Leaving { requests: &context.requests, greeted };
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
@@ -399,12 +395,7 @@ async fn bulk(
 }
 
 /// Serves a control connection: lease renewals and messages about tokens.
-async fn control(
-    context: &Context,
-    greeted: Greeted,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> Result<(), Unread> {
+async fn control(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
     let _leaving = Leaving { requests: &context.requests, greeted };
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
     let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
