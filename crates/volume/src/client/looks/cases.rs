@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::tests::{DIRECTORY, text};
 use super::{Known, ListingPart, Looks};
 use crate::format::Inode;
-use crate::protocol::{Attributes, FileId, MayKeep, Operation, Token, What};
-use crate::tokens::{self, Change};
+use crate::protocol::{Attributes, FileId, Held, MayKeep, Operation, Token, What};
+use crate::tokens::{self, Change, level};
 
 fn make(directory: FileId, name: &[u8]) -> Operation {
     super::super::New::default().operation(directory, name, false)
@@ -74,6 +74,11 @@ fn listing_that_was_changed_is_not_complete() {
     looks.name_changes(DIRECTORY, b"b");
     looks.keep_listing(looks.now(), DIRECTORY, part(5, 9, true));
     assert!(!is_absent(), "a name was changed since it began");
+    let before = looks.now();
+    looks.name_changes(DIRECTORY, b"b");
+    looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
+    looks.keep_listing(before, DIRECTORY, part(4, 9, true));
+    assert!(!is_absent(), "a part is older than the change");
     looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
     looks.keep_listing(looks.now(), DIRECTORY, part(4, 9, true));
     assert!(is_absent());
@@ -92,6 +97,24 @@ fn oldest_look_is_recalled_beyond_the_bound() {
     assert_eq!(server.count(), tokens::LOOKS_MAX);
     server.forget(1);
     assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn look_that_is_repeated_is_not_oldest() {
+    let mut server = tokens::Looks::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
+    let names = Token { object: DIRECTORY, what: What::Directory };
+    let mut sequence = server.offer(0, 1, names).expect("it is granted");
+    for inode in 0..tokens::LOOKS_MAX as u64 {
+        assert!(server.offer(0, 1, token(inode)).is_some());
+        let again = server.offer(0, 1, names).expect("it is granted");
+        assert!(again >= sequence);
+        sequence = again;
+    }
+    let recalls = server.take_recalls();
+    assert_eq!(recalls.iter().map(|(_, held)| held.token).collect::<Vec<_>>(), [token(0)]);
+    server.returned(1, Held { token: names, level: level::NONE, sequence });
+    assert_eq!(server.count(), tokens::LOOKS_MAX);
 }
 
 #[test]

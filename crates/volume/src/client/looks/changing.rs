@@ -14,7 +14,7 @@ use crate::protocol::{FileId, MayKeep, Operation};
 
 /// What an operation makes of the names that it changes, if it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum NameFate {
     /// They are names of the inode that the answer shows.
     Made,
     /// They are absent.
@@ -30,7 +30,7 @@ pub(in crate::client) struct Changing {
     /// The directories in which it changes names; one may be there twice.
     directories: Vec<FileId>,
     names: Vec<(FileId, Vec<u8>)>,
-    outcome: Outcome,
+    fate: NameFate,
     /// Other inodes that it changes.
     objects: Vec<FileId>,
     is_of_unknown: bool,
@@ -71,16 +71,16 @@ impl Drop for Changing {
         }
         for (directory, name) in &self.names {
             let is_kept = may_keep.directories.contains(directory) && table.has_same_names(*directory, begun);
-            let inode = match self.outcome {
-                Outcome::Made => shown.map(Some),
-                Outcome::Removed => Some(None),
-                Outcome::Unsure => None,
+            let inode = match self.fate {
+                NameFate::Made => shown.map(Some),
+                NameFate::Removed => Some(None),
+                NameFate::Unsure => None,
             };
             table.end_name((*directory, name.as_slice()), inode.filter(|_| is_kept), begun);
         }
         // A new directory has no names.
         if let Some(made) = shown
-            && self.outcome == Outcome::Made
+            && self.fate == NameFate::Made
             && !self.directories.contains(&made)
             && may_keep.directories.contains(&made)
             && table.has_same_names(made, begun)
@@ -102,20 +102,20 @@ impl Looks {
         let (mut directories, mut names, mut objects) = (Vec::new(), Vec::new(), Vec::new());
         // The names, and whether the inode that has the name changes, too.
         let mut named: Vec<(FileId, &[u8], bool)> = Vec::new();
-        let mut outcome = Outcome::Unsure;
+        let mut fate = NameFate::Unsure;
         match operation {
             Operation::Create { directory, name, .. } => {
                 named.push((*directory, name.as_slice(), false));
-                outcome = Outcome::Made;
+                fate = NameFate::Made;
             }
             Operation::Link { file, directory, name } => {
                 objects.push(*file);
                 named.push((*directory, name.as_slice(), false));
-                outcome = Outcome::Made;
+                fate = NameFate::Made;
             }
             Operation::Unlink { directory, name, .. } => {
                 named.push((*directory, name.as_slice(), true));
-                outcome = Outcome::Removed;
+                fate = NameFate::Removed;
             }
             Operation::Rename { directory, name, new_directory, new_name, .. } => {
                 named.push((*directory, name.as_slice(), true));
@@ -159,6 +159,6 @@ impl Looks {
         }
         drop(table);
         let looks = self.clone();
-        Changing { looks, directories, names, outcome, objects, is_of_unknown, begun, kept: None }
+        Changing { looks, directories, names, fate, objects, is_of_unknown, begun, kept: None }
     }
 }

@@ -313,6 +313,9 @@ impl Looks {
     pub fn keep_listing(&self, asked: Moment, directory: FileId, part: ListingPart) {
         let mut table = self.table();
         let ListingPart { from, to, is_end } = part;
+        if !table.is_current(directory, asked) {
+            return;
+        }
         let before = table.listings.remove(&directory).filter(|(_, shown)| from <= *shown);
         let before = before.map(|(first, _)| first);
         let Some(first) = before.filter(|_| from > 0).or((from == 0).then_some(asked)) else { return };
