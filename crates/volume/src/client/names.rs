@@ -261,8 +261,8 @@ impl Client {
                 self.end_use(&file).await;
                 committed?;
             }
-            // So would a later commit of another host; this question makes other hosts commit. No other host may write to
-            // a file whose attributes the session keeps.
+            // So would a later commit of another host; this question makes other hosts commit. No other host may write
+            // to a file whose attributes the session keeps.
             if self.kept_attributes(id).is_none() {
                 self.look(Question::GetAttributes { file: id }).await?;
             }

@@ -28,7 +28,8 @@ const NAMES_MAX: u32 = 16;
 pub const LOOKS_MAX: usize = 1 << 16;
 /// The number that all sessions together keep.
 const ALL_MAX: usize = 1 << 20;
-/// What a session is shown again gets a new number after so many grants: it is not among the oldest, which are recalled.
+/// What a session is shown again gets a new number after so many grants: it is not among the oldest, which are
+/// recalled.
 const RENEWED_AFTER: u64 = LOOKS_MAX as u64 / 2;
 /// The number beyond these that is granted while recalls are under way.
 const RECALLED_MAX: usize = 1 << 12;

@@ -2,8 +2,6 @@
 //!
 //! Owns: the notice of the server that precedes the answer to an operation. Promises: what is kept is there before the
 //! caller has the answer. Leaves to others: whether it is still so (`looks`).
-//!
-//! *Circle*: an operation is one of `calls`.
 
 use super::{Inner, Said, Waiting};
 use crate::protocol::{Answer, Failure, FileId, MayKeep};

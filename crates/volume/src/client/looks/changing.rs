@@ -1,7 +1,7 @@
 //! Changes by this session that have no answer yet, and what is kept of their answers.
 //!
-//! Owns: what an operation may change of what the session keeps. Promises: nothing that is being changed is kept, except
-//! as the newest operation has left it. Leaves to others: the tables (`looks`).
+//! Owns: what an operation may change of what the session keeps. Promises: nothing that is being changed is kept,
+//! except as the newest operation has left it. Leaves to others: the tables (`looks`).
 //!
 //! The server does the operations of a session in the order in which they begin here. So what the answer to one shows
 //! includes all that began before it, also those without an answer; and if none began after it, it is what the server
@@ -40,7 +40,8 @@ pub(in crate::client) struct Changing {
 }
 
 impl Changing {
-    /// Ends the change, which succeeded: keeps what the server lets the session keep. `shown` is the inode in the answer.
+    /// Ends the change, which succeeded: keeps what the server lets the session keep. `shown` is the inode in the
+    /// answer.
     pub fn end_with(mut self, may_keep: MayKeep, shown: Option<FileId>) {
         self.kept = Some((may_keep, shown));
     }

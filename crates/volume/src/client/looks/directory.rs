@@ -3,10 +3,10 @@
 //! Owns: what is known of each name, and whether all other names are absent. Promises: of a name that the session is
 //! changing nothing is known. Leaves to others: whether something may be kept (`looks`).
 //!
-//! A directory is *complete* if the session knew all its names at some moment and was told of each change since then. So
-//! a name is absent that is neither known nor among those of which nothing is known. Of these the hashes suffice: of a
-//! name that has the hash of another one nothing is known, either. A hash stays as long as the directory is complete, so
-//! a name that is forgotten twice is never mistaken for an absent one.
+//! A directory is *complete* if the session knew all its names at some moment and was told of each change since then.
+//! So a name is absent that is neither known nor among those of which nothing is known. Of these the hashes suffice: of
+//! a name that has the hash of another one nothing is known, either. A hash stays as long as the directory is complete,
+//! so a name that is forgotten twice is never mistaken for an absent one.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

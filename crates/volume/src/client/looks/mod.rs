@@ -135,8 +135,8 @@ impl Table {
         result
     }
 
-    /// Notes that other sessions may change names of a directory from this time on. A change by this session that is under
-    /// way there may then be of other inodes than it thinks.
+    /// Notes that other sessions may change names of a directory from this time on. A change by this session that is
+    /// under way there may then be of other inodes than it thinks.
     fn note_others(&mut self, directory: FileId, now: u64) {
         let stamp = self.stamp(directory);
         stamp.names_changed = now;
@@ -214,7 +214,8 @@ impl Table {
         stamp.changing -= 1;
     }
 
-    /// Ends a change of a name that began at a time. Keeps the name, if it is given and no other change of it began since.
+    /// Ends a change of a name that began at a time. Keeps the name, if it is given and no other change of it began
+    /// since.
     fn end_name(&mut self, (directory, name): (FileId, &[u8]), inode: Option<Option<FileId>>, begun: u64) {
         self.make_room();
         self.with_names(directory, |names, hasher| {
@@ -234,8 +235,8 @@ impl Table {
         object.generation != 0 && is_before(of_all) && is_before(own)
     }
 
-    /// Whether what the answer to a change shows of an object may be kept: there was no recall, and no other change began
-    /// since.
+    /// Whether what the answer to a change shows of an object may be kept: there was no recall, and no other change
+    /// began since.
     fn is_undisturbed(&mut self, object: FileId, begun: u64) -> bool {
         let (of_all, own) = (self.of_all, *self.stamp(object));
         object.generation != 0 && of_all.disturbed <= begun && own.disturbed <= begun
@@ -308,8 +309,8 @@ impl Looks {
         table.with_names(directory, |names, hasher| names.keep(hasher, name, inode));
     }
 
-    /// Notes that a part of the listing of a directory, whose names were kept, was the answer to a question of this moment.
-    /// If nothing changed since the listing began at the start, the session knows all names at its end.
+    /// Notes that a part of the listing of a directory, whose names were kept, was the answer to a question of this
+    /// moment. If nothing changed since the listing began at the start, the session knows all names at its end.
     pub fn keep_listing(&self, asked: Moment, directory: FileId, part: ListingPart) {
         let mut table = self.table();
         let ListingPart { from, to, is_end } = part;

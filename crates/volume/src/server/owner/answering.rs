@@ -105,8 +105,8 @@ impl Owner {
         self.give(Held::Grant(reply, Box::new(Message::Listed { grant, names, are_kept, is_end })), is_early);
     }
 
-    /// Returns what a session may keep of what its operation has changed, and of the inodes from `first_made` on, which it
-    /// has made. All of that is in the answer's inodes, so it is no more than the answer may show.
+    /// Returns what a session may keep of what its operation has changed, and of the inodes from `first_made` on, which
+    /// it has made. All of that is in the answer's inodes, so it is no more than the answer may show.
     pub(super) fn may_keep(&mut self, session: u64, change: &Change, first_made: u64) -> Option<MayKeep> {
         let mut tokens = change.tokens.clone();
         for inode in first_made..self.image.next_inode() {

@@ -81,8 +81,8 @@ impl Owner {
         }
     }
 
-    /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session, and
-    /// `begun` is what others are not offered until it is done.
+    /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session,
+    /// and `begun` is what others are not offered until it is done.
     fn finish_operation(&mut self, asked: Asked, change: Option<&Change>, begun: &[Token]) {
         let is_of_names = asked.is_graced();
         let Asked { session, number, terms, operation, mut reply } = asked;

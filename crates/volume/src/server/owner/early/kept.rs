@@ -1,7 +1,5 @@
 //! What sessions may keep of their changes, in runs with crashes: it is shown like the answer, so a crash takes nothing
 //! of it back.
-//!
-//! *Circle*: the answers are those of a run.
 
 use super::run::{Outcome, Run, shown};
 use crate::metadata::Image;

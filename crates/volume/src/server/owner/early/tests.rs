@@ -56,7 +56,8 @@ async fn what_was_answered_survives_each_crash() {
         kept += run.kept;
     }
     println!(
-        "{runs} runs: {checked} answers checked, {early} of them early, {crashes} crashes, {repeated} repeated, {kept} kept"
+        "{runs} runs: {checked} answers checked, {early} of them early, {crashes} crashes, {repeated} repeated, \
+         {kept} attributes kept"
     );
     assert!(early > 10 * runs && crashes > runs && repeated > runs && kept > runs, "too little happened");
 }
