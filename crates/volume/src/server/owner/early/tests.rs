@@ -15,7 +15,7 @@ use super::super::tests::{begin, messages, operate, settle};
 use super::Defect;
 use super::disk::Disk;
 use super::run::{ROOT, Run, create, formatted, options};
-use crate::protocol::{Answer, Changes, FileId, Message, Operation, Question, Terms, Token, What};
+use crate::protocol::{Answer, Attributes, Changes, FileId, Message, Operation, Question, Terms, Token, What};
 use crate::tokens::level;
 
 const RUNS: u64 = 150;
@@ -78,14 +78,19 @@ async fn each_defect_of_early_answers_is_found() {
     }
 }
 
-/// Sends an operation; returns the messages that come at once, without what the session may keep.
-fn sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
+/// Sends an operation; returns the messages that come at once.
+fn all_sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
     let (frames, mut answers) = mpsc::unbounded_channel();
     let number = owner.image.next_number(session);
     let reply = Reply::of_request(&frames, (session, 0, 1));
     owner.apply(Request::Operate { session, number, terms, operation, reply });
     owner.act();
-    let mut all = messages(&mut answers);
+    messages(&mut answers)
+}
+
+/// The same without what the session may keep.
+fn sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
+    let mut all = all_sent(owner, session, terms, operation);
     all.retain(|message| !matches!(message, Message::MayKeep(_)));
     all
 }
@@ -143,6 +148,28 @@ async fn two_sessions() -> (Owner, [u64; 2], FileId) {
 
 fn chmod(file: FileId) -> Operation {
     Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } }
+}
+
+#[tokio::test]
+async fn change_comes_with_what_may_be_kept() {
+    let (mut owner, [first, second], _) = two_sessions().await;
+    let all = all_sent(&mut owner, first, Terms::Early, create(ROOT, b"made".to_vec(), DIRECTORY));
+    let [Message::Early { .. }, Message::MayKeep(may_keep), Message::Answer(Answer::Attributes(made))] = &all[..]
+    else {
+        panic!("{all:?}")
+    };
+    let made = made.id();
+    assert_eq!(may_keep.directories, [ROOT, made]);
+    assert_eq!(may_keep.attributes.iter().map(Attributes::id).collect::<Vec<_>>(), [ROOT, made]);
+    settle(&mut owner).await;
+    // Another session may not change it before it is given back.
+    assert!(all_sent(&mut owner, second, Terms::Early, chmod(made)).is_empty());
+    assert!(owner.changing.is_waiting(second));
+    settle(&mut owner).await;
+    assert!(owner.changing.is_waiting(second));
+    owner.confirm_gone(&[first], "it is over");
+    owner.act();
+    assert!(!owner.changing.is_waiting(second));
 }
 
 #[tokio::test]
