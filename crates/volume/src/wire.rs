@@ -5,7 +5,7 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, WriteHalf};
+use tokio::io::{AsyncRead, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
 use crate::format::Problem;
@@ -15,6 +15,9 @@ use crate::protocol::{HEADER_BYTES, Header, Message};
 
 /// The maximum number of bytes of one write, which joins queued frames.
 const WRITE_BYTES_MAX: usize = 256 << 10;
+
+/// The receiving half of a stream. Frames that arrive together are received by one system call.
+pub(crate) type FrameReader = BufReader<ReadHalf<Stream>>;
 
 /// Why there is no next message.
 pub(crate) enum Unread {

@@ -10,7 +10,8 @@ use nectary_volume::format::{
     epoch_block, lease_block,
 };
 use nectary_volume::protocol::{
-    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Terms, Token, What,
+    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, MayKeep, Message, Operation, Question, Terms,
+    Token, What,
 };
 
 use super::choices;
@@ -181,6 +182,7 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, terms, operation }));
     }
     messages.push(Message::Early { now_ns: 5, stored: 6 });
+    messages.push(Message::MayKeep(MayKeep { directories: vec![file], attributes: Vec::new() }));
     messages.iter().map(|message| [&[1][..], &message.encode(7, 8)].concat()).collect()
 }
 

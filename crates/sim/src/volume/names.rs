@@ -1,5 +1,5 @@
 //! Names, which the token of their directory protects. Lookups are cached, also those of absent names; changes are
-//! operations of the server.
+//! operations of the server. A client that changes names keeps the other ones that it knows.
 
 use nectary_volume::protocol::{FileId, What};
 use nectary_volume::tokens::level;
@@ -75,7 +75,8 @@ impl Mount {
         if let Some(inode) = moved {
             self.did(&mut deed, Key::Name(to), Act::Write(inode));
         }
-        object.names.borrow_mut().clear();
+        // Nothing is known of what is being changed.
+        object.names.borrow_mut().retain(|known, _| *known != name && (moved.is_none() || *known != to));
         let Answer::Named(inode, _) = self.operate(operation).await? else { return Err(Fail::Ended) };
         if inode != found.max(after) {
             // The name had another inode than the client believed under its token.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nectary_host::log::{Level, Throttle, write as log};
 use nectary_host::tls::explain;
-use tokio::io::{ReadHalf, split};
+use tokio::io::{BufReader, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,7 +23,7 @@ pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
-use crate::wire::{Unread, read_message, write_all};
+use crate::wire::{FrameReader, Unread, read_message, write_all};
 
 /// The first pause between two attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -246,7 +246,8 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
                 None => return,
             },
         };
-        let (mut reader, writer) = split(stream);
+        let (reader, writer) = split(stream);
+        let mut reader = BufReader::new(reader);
         let (frames, to_write) = mpsc::unbounded_channel();
         if inner.connected(&welcomed, frames) {
             pauses = Pauses::new();
@@ -274,7 +275,7 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
     }
 }
 
-async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> Lost {
+async fn read_answers(inner: &Inner, reader: &mut FrameReader, epoch: u64) -> Lost {
     loop {
         match read_message(reader).await {
             Ok(Some(_)) if !inner.is_newest(epoch) => return Lost::Replaced,
@@ -289,6 +290,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) 
                 inner.answered(header.request, Ok(Said::Listed(listed)));
             }
             Ok(Some((header, Message::Early { now_ns, stored }))) => inner.is_early(header.request, now_ns, stored),
+            Ok(Some((header, Message::MayKeep(may_keep)))) => inner.may_keep(header.request, may_keep),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
                 inner.answered(header.request, Ok(Said::Granted(Grant { held, epoch, is_watched, shape })));
@@ -367,7 +369,8 @@ pub(super) async fn keep_control(inner: &Arc<Inner>) {
     let mut pauses = Pauses::new();
     while !*inner.ended.borrow() {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
-        let (mut reader, writer) = split(stream);
+        let (reader, writer) = split(stream);
+        let mut reader = BufReader::new(reader);
         let (frames, to_write) = mpsc::unbounded_channel();
         inner.forget_renewals();
         inner.controlled(Some(frames.clone()));
@@ -428,7 +431,7 @@ async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Du
 }
 
 /// Reads the server's messages until the connection ends; returns why it ended.
-async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> String {
+async fn hear(inner: &Inner, reader: &mut FrameReader, epoch: u64) -> String {
     loop {
         match read_message(reader).await {
             Ok(Some(_)) if !inner.is_newest(epoch) => return REPLACED.to_owned(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Client;
 use super::error::Error;
-use super::looks::{Known, Looks};
+use super::looks::{Known, ListingPart, Looks};
 use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
@@ -261,8 +261,11 @@ impl Client {
                 self.end_use(&file).await;
                 committed?;
             }
-            // So would a later commit of another host; this question makes other hosts commit.
-            self.look(Question::GetAttributes { file: id }).await?;
+            // So would a later commit of another host; this question makes other hosts commit. No other host may write
+            // to a file whose attributes the session keeps.
+            if self.kept_attributes(id).is_none() {
+                self.look(Question::GetAttributes { file: id }).await?;
+            }
         }
         let changed = self.operate(Operation::SetAttributes { file: id, changes }).await?;
         Ok(self.shown(attributes(changed)?))
@@ -285,6 +288,10 @@ impl Client {
                     looks.keep_attributes(asked, found);
                 }
                 is_changed |= self.overlay(found);
+            }
+            if listed.are_names_kept {
+                let to = listed.names.last().map_or(cookie, |last| last.cookie);
+                looks.keep_listing(asked, directory, ListingPart { from: cookie, to, is_end: listed.is_end });
             }
             if !is_changed || self.shared.session.is_leased() {
                 return Ok((listed.names, listed.is_end));

@@ -404,10 +404,18 @@ impl Session {
                         Message::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
                         _ => None,
                     };
-                    let (done_at_ns, blamed, refused) = (None, 0, None);
-                    let _changing = changing;
-                    let waiting =
-                        Waiting { message, number, share, done_at_ns, blamed, refused, reply, _changing, _turn: turn };
+                    let waiting = Waiting {
+                        message,
+                        number,
+                        share,
+                        done_at_ns: None,
+                        blamed: 0,
+                        refused: None,
+                        reply,
+                        changing,
+                        may_keep: None,
+                        _turn: turn,
+                    };
                     if let Some(bulk) = state.bulk.as_ref().filter(|_| state.is_sent_at_once(&waiting)) {
                         let _ = bulk.send(frame);
                     }

@@ -92,6 +92,18 @@ pub struct Hello {
     pub connection: u64,
 }
 
+/// The maximum numbers of directories, and of attributes, in a [`MayKeep`].
+pub const MAY_KEEP_MAX: usize = 8;
+
+/// What a session may keep of what its operation has changed or made, until it is recalled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MayKeep {
+    /// The directories whose names it may keep.
+    pub directories: Vec<FileId>,
+    /// The attributes that it may keep, as they are after the operation.
+    pub attributes: Vec<Attributes>,
+}
+
 /// How an operation may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terms {
@@ -306,6 +318,8 @@ pub enum Message {
         /// The session's operations up to this number are durable.
         stored: u64,
     },
+    /// Precedes the answer to an operation that succeeded.
+    MayKeep(MayKeep),
     /// The answer to `TestLock`.
     LockFound {
         /// The conflicting lock, if there is one.

@@ -22,7 +22,7 @@ mod version;
 
 pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
 pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
-pub use message::{Held, Hello, Locked, Message, Terms, Token, What};
+pub use message::{Held, Hello, Locked, MAY_KEEP_MAX, MayKeep, Message, Terms, Token, What};
 pub use operation::{Accessed, Changes, FILE_BLOCKS_MAX, FileId, Mapped, Operation, TimeChange};
 pub use question::{Question, Sibling};
 pub use version::{VERSIONS, common_version, versions_differ};

@@ -14,7 +14,7 @@ use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use nectary_host::{Newcomer, Newcomers};
-use tokio::io::{ReadHalf, split};
+use tokio::io::{BufReader, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
@@ -24,8 +24,10 @@ use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Hello, Message, Operation, Terms, VERSIONS, What, versions_differ};
-use crate::wire::{Unread, read_message, write_all};
+use crate::protocol::{
+    Answer, Code, Failure, Hello, MayKeep, Message, Operation, Terms, VERSIONS, What, versions_differ,
+};
+use crate::wire::{FrameReader, Unread, read_message, write_all};
 
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
@@ -84,6 +86,8 @@ pub(super) struct Reply {
     session: u64,
     connection: u64,
     since: Instant,
+    /// A frame that precedes the answer.
+    before: Option<Vec<u8>>,
     /// The request's share of [`CALLS_MAX`], returned when it is answered.
     _turn: OwnedSemaphorePermit,
 }
@@ -100,6 +104,7 @@ impl Reply {
             session: 1,
             connection,
             since: Instant::now(),
+            before: None,
             _turn: turn,
         }
     }
@@ -124,6 +129,11 @@ impl Reply {
         let _ = self.frames.send(Message::Early { now_ns, stored }.encode(self.request, self.epoch));
     }
 
+    /// Says what the session may keep, when the answer leaves.
+    pub fn may_keep(&mut self, may_keep: MayKeep) {
+        self.before = Some(Message::MayKeep(may_keep).encode(self.request, self.epoch));
+    }
+
     /// Returns the number of the request.
     pub fn request(&self) -> u64 {
         self.request
@@ -142,6 +152,9 @@ impl Reply {
     /// Sends a message other than the answer to an operation or a question.
     pub fn say(self, message: &Message) {
         // The connection may have ended.
+        if let Some(before) = self.before {
+            let _ = self.frames.send(before);
+        }
         let _ = self.frames.send(message.encode(self.request, self.epoch));
     }
 }
@@ -158,7 +171,8 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
             secured = net::secure(stream, context.tls.as_ref()) => secured?,
             () = newcomer.displaced() => return Ok(()),
         };
-        let (mut reader, writer) = split(stream);
+        let (reader, writer) = split(stream);
+        let mut reader = BufReader::new(reader);
         let (frames, to_write) = mpsc::unbounded_channel();
         let talk = async {
             let greeted = tokio::select! {
@@ -238,7 +252,7 @@ impl Drop for Leaving<'_> {
 /// Reads the first message and answers it. `None`: the client is refused.
 async fn greet(
     context: &Context,
-    reader: &mut ReadHalf<Stream>,
+    reader: &mut FrameReader,
     frames: &Frames,
 ) -> Result<Option<(Greeted, Seat)>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
@@ -337,12 +351,7 @@ fn misplaced(request: u64) -> Unread {
 }
 
 /// Serves a bulk connection: operations and questions.
-async fn bulk(
-    context: &Context,
-    greeted: Greeted,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> Result<(), Unread> {
+async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
     let _leaving = Leaving { requests: &context.requests, greeted };
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
@@ -353,7 +362,8 @@ async fn bulk(
             return Err(std::io::Error::other(problem).into());
         };
         let (frames, since) = (frames.clone(), Instant::now());
-        let reply = Reply { frames, request: header.request, epoch, session, connection, since, _turn: turn };
+        let (request, before) = (header.request, None);
+        let reply = Reply { frames, request, epoch, session, connection, since, before, _turn: turn };
         let request = match message {
             Message::Operation { session: named, number, terms, operation }
                 if named == session && may_name_its_inode(&operation, terms) =>
@@ -385,12 +395,7 @@ async fn bulk(
 }
 
 /// Serves a control connection: lease renewals and messages about tokens.
-async fn control(
-    context: &Context,
-    greeted: Greeted,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> Result<(), Unread> {
+async fn control(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
     let _leaving = Leaving { requests: &context.requests, greeted };
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
     let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;

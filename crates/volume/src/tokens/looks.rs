@@ -28,6 +28,9 @@ const NAMES_MAX: u32 = 16;
 pub const LOOKS_MAX: usize = 1 << 16;
 /// The number that all sessions together keep.
 const ALL_MAX: usize = 1 << 20;
+/// What a session is shown again gets a new number after so many grants: it is not among the oldest, which are
+/// recalled.
+const RENEWED_AFTER: u64 = LOOKS_MAX as u64 / 2;
 /// The number beyond these that is granted while recalls are under way.
 const RECALLED_MAX: usize = 1 << 12;
 
@@ -88,10 +91,6 @@ struct Object {
 }
 
 impl Object {
-    fn of(&self, session: u64) -> Option<&Kept> {
-        self.kept.iter().find(|(of, _)| *of == session).map(|(_, kept)| kept)
-    }
-
     fn of_mut(&mut self, session: u64) -> Option<&mut Kept> {
         self.kept.iter_mut().find(|(of, _)| *of == session).map(|(_, kept)| kept)
     }
@@ -139,8 +138,19 @@ impl Looks {
     pub fn offer(&mut self, now: u64, session: u64, token: Token) -> Option<u64> {
         self.end_pauses(now);
         let object = self.objects.entry(token).or_default();
-        if let Some(kept) = object.of(session) {
-            return (kept.recalled.is_none() && object.changes == 0).then_some(kept.sequence);
+        let changes = object.changes;
+        if let Some(kept) = object.of_mut(session) {
+            if kept.recalled.is_some() || changes > 0 {
+                return None;
+            }
+            if self.sequence - kept.sequence > RENEWED_AFTER {
+                self.sequence += 1;
+                let before = std::mem::replace(&mut kept.sequence, self.sequence);
+                let tokens = self.sessions.entry(session).or_default();
+                tokens.remove(&before);
+                tokens.insert(self.sequence, token);
+            }
+            return Some(kept.sequence);
         }
         let granted = self.sessions.get(&session).map_or(0, BTreeMap::len);
         let is_full = granted >= LOOKS_MAX + RECALLED_MAX || self.count >= ALL_MAX + RECALLED_MAX;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{ROOT, Volume};
 use nectary_block::Buffer;
 use nectary_volume::client::{At, Client, Error, New, Opening};
-use nectary_volume::protocol::{Attributes, Changes, TimeChange};
+use nectary_volume::protocol::{Attributes, Changes, FileId, TimeChange};
 use tokio::time::timeout;
 
 /// What was recalled is not kept again for this long, and a bit more.
@@ -17,8 +17,16 @@ fn file() -> New {
     New { mode: libc::S_IFREG | 0o644, ..New::default() }
 }
 
+fn directory() -> New {
+    New { mode: libc::S_IFDIR | 0o755, ..New::default() }
+}
+
 async fn find(client: &Client, name: &[u8]) -> Option<Attributes> {
-    match client.look_up(ROOT, name).await {
+    find_in(client, ROOT, name).await
+}
+
+async fn find_in(client: &Client, directory: FileId, name: &[u8]) -> Option<Attributes> {
+    match client.look_up(directory, name).await {
         Ok(found) => Some(found),
         Err(error) => {
             assert_eq!(error.errno(), libc::ENOENT, "{error}");
@@ -174,6 +182,94 @@ async fn own_changes_are_seen_at_once() {
         assert_eq!(find(&client, b"name").await, None);
         assert_eq!(find(&client, b"name").await, None);
     }
+}
+
+#[tokio::test]
+async fn own_creates_and_unlinks_ask_nothing() {
+    let volume = Volume::new("kept-creates").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    // Until its first renewal a client may use nothing that it keeps.
+    tokio::time::sleep(PAUSE).await;
+    let made = first.create(ROOT, b"made", directory()).await.expect("it is made").id();
+    let asked = first.figures().questions;
+    for number in 0..40_u8 {
+        let name = format!("name{number}").into_bytes();
+        assert_eq!(find_in(&first, made, &name).await, None);
+        let file = first.create(made, &name, file()).await.expect("it is made").id();
+        assert_eq!(find_in(&first, made, &name).await.map(|found| found.id()), Some(file));
+        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        first.set_attributes(file, changes).await.expect("they are set");
+        assert_eq!(first.attributes(file).await.expect("it is there").inode.mode & 0o777, 0o600);
+        first.link(file, made, b"other").await.expect("it is linked");
+        assert_eq!(find_in(&first, made, &name).await.map(|found| found.inode.links), Some(2));
+        first.unlink(made, b"other", false).await.expect("it is removed");
+        assert_eq!(find_in(&first, made, b"other").await, None);
+        first.attributes(made).await.expect("it is there");
+        if number % 2 == 0 {
+            first.unlink(made, &name, false).await.expect("it is removed");
+            assert_eq!(find_in(&first, made, &name).await, None);
+        }
+    }
+    assert_eq!(first.figures().questions, asked);
+    for number in 0..40_u8 {
+        let name = format!("name{number}").into_bytes();
+        assert_eq!(find_in(&first, made, &name).await, find_in(&second, made, &name).await, "name{number}");
+    }
+    let (own, others) = (first.attributes(made).await, second.attributes(made).await);
+    assert_eq!(own.expect("it is there"), others.expect("it is there"));
+}
+
+#[tokio::test]
+async fn creates_of_others_end_absent_names() {
+    let volume = Volume::new("kept-absent").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    tokio::time::sleep(PAUSE).await;
+    let made = first.create(ROOT, b"made", directory()).await.expect("it is made").id();
+    for number in 0..30_u8 {
+        let (name, own) = (format!("name{number}").into_bytes(), format!("own{number}").into_bytes());
+        assert_eq!(find_in(&first, made, &name).await, None);
+        let others = second.create(made, &name, file()).await.expect("it is made").id();
+        assert_eq!(find_in(&first, made, &name).await.map(|found| found.id()), Some(others));
+        assert_eq!(find_in(&second, made, &own).await, None);
+        let file = first.create(made, &own, file()).await.expect("it is made").id();
+        assert_eq!(find_in(&second, made, &own).await.map(|found| found.id()), Some(file));
+        second.unlink(made, &own, false).await.expect("it is removed");
+        assert_eq!(find_in(&first, made, &own).await, None);
+        first.rename((made, &name), (made, &b"moved"[..]), 0).await.expect("it is moved");
+        assert_eq!(find_in(&second, made, &name).await, None);
+        assert_eq!(find_in(&second, made, b"moved").await.map(|found| found.id()), Some(others));
+        if number % 5 == 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn listed_directory_knows_absent_names() {
+    let volume = Volume::new("kept-complete").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    for number in 0..10 {
+        second.create(ROOT, format!("name{number}").as_bytes(), file()).await.expect("it is made");
+    }
+    tokio::time::sleep(PAUSE).await;
+    let mut cookie = 0;
+    loop {
+        let (names, is_end) = first.list(ROOT, cookie, 3).await.expect("it is listed");
+        if is_end {
+            break;
+        }
+        cookie = names.last().expect("some are left").cookie;
+    }
+    let asked = first.figures().questions;
+    for number in 0..10 {
+        assert_eq!(find(&first, format!("absent{number}").as_bytes()).await, None);
+    }
+    assert_eq!(first.figures().questions, asked);
+    let made = second.create(ROOT, b"absent7", file()).await.expect("it is made").id();
+    assert_eq!(find(&first, b"absent7").await.map(|found| found.id()), Some(made));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! valid. Promises: calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
 //! calls (`session`), and connections (`link`).
 
+mod keeping;
 mod refusals;
 mod unstored;
 
@@ -21,7 +22,7 @@ use super::looks::{Changing, Looks};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
-use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, Message, Shape};
+use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::tokens::Why;
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
@@ -196,8 +197,9 @@ pub(super) struct Waiting {
     /// The refused call, if `message` replaces it.
     pub refused: Option<Refused>,
     pub reply: oneshot::Sender<Result<Said, Failure>>,
-    /// What an operation changes is not kept before its answer.
-    pub _changing: Option<Changing>,
+    /// What an operation changes is not kept before its answer, and what may be kept then.
+    pub changing: Option<Changing>,
+    pub may_keep: Option<MayKeep>,
     /// The call's share of the bound on calls; it is returned with the answer.
     pub _turn: OwnedSemaphorePermit,
 }
@@ -503,7 +505,8 @@ impl Inner {
             drop(state);
             return self.end(&format!("the server lacks an operation ({})", failure.words));
         }
-        let Some(waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
+        let Some(mut waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
+        waiting.end_change(&answer);
         match (waiting.number, waiting.done_at_ns) {
             (Some(_), Some(now_ns)) => {
                 state.keep_unstored(request, waiting.message.clone(), now_ns, &answer);

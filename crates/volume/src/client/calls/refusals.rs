@@ -105,6 +105,7 @@ impl Waiting {
     /// Puts back the refused message, for a new server, which may take it.
     pub fn retry(&mut self) {
         self.blamed = 0;
+        self.may_keep = None;
         if let Some(refused) = self.refused.take() {
             self.message = refused.message;
         }

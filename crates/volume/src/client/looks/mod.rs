@@ -7,21 +7,40 @@
 //!
 //! An answer may arrive after a recall of what it shows, or after a change by this session that the server made later.
 //! So each object has the time of its last recall or change, on a clock that counts these, and an answer is kept only
-//! if the time is before the question.
+//! if the time is before the question. The answer to an operation shows what that operation has changed; it is kept if
+//! there was no recall and no other change began since the operation was sent (`changing`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `directory` | the names of one directory |
+//! | `changing` | changes by this session |
+
+mod changing;
+mod directory;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::RandomState;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::protocol::{Attributes, FileId, Operation, Token, What};
+use crate::protocol::{Attributes, FileId, Token, What};
 use crate::tokens::LOOKS_MAX;
+pub(super) use changing::Changing;
+use directory::DirectoryNames;
 
 /// The number of times that objects share.
 const STAMPS: usize = 1024;
+/// The maximum number of names of which only the hash is kept; one takes about 20 bytes.
+const HASHES_MAX: usize = 1 << 20;
+/// The maximum number of listings that are remembered until they end.
+const LISTINGS_MAX: usize = 64;
 
 /// When an object was recalled or changed last.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stamp {
+    /// When it was recalled, or a change of it by this session began or ended.
     last: u64,
+    /// When it was recalled, or a change of it by this session began: answers to earlier changes do not show this one.
+    disturbed: u64,
     /// The number of changes by this session that have no answer yet.
     changing: u32,
     /// When another session changed a name of the directory last, or the names were recalled.
@@ -30,9 +49,15 @@ struct Stamp {
 
 #[derive(Debug)]
 struct Table {
-    /// The inodes of names in directories; `None`: there is no such name.
-    names: HashMap<FileId, HashMap<Vec<u8>, Option<FileId>>>,
+    names: HashMap<FileId, DirectoryNames>,
+    hasher: RandomState,
+    /// The numbers of known names, and of hashes.
     name_count: usize,
+    hash_count: usize,
+    /// When names were dropped for room.
+    shrunk: u64,
+    /// Listings that have not ended: when each began, and the last cookie that it showed.
+    listings: HashMap<FileId, (Moment, u64)>,
     /// The directories of which the server lets the session keep names.
     directories: HashSet<FileId>,
     attributes: HashMap<FileId, Attributes>,
@@ -61,30 +86,15 @@ pub(super) enum Known {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment(u64);
 
-/// A change by this session that has no answer yet: nothing that it may change is kept until this is dropped.
-#[derive(Debug)]
-pub(super) struct Changing {
-    looks: Arc<Looks>,
-    objects: Vec<FileId>,
-    is_of_unknown: bool,
-    begun: u64,
-}
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        let mut table = self.looks.table();
-        for object in &self.objects {
-            table.end(*object);
-        }
-        // Another session has changed names meanwhile: the change may be of other inodes than those that had the names.
-        if self.objects.iter().any(|object| table.stamp(*object).names_changed > self.begun) {
-            table.drop_all();
-        }
-        if self.is_of_unknown {
-            table.of_all.changing -= 1;
-            table.drop_all();
-        }
-    }
+/// A part of the listing of a directory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListingPart {
+    /// The cookie behind which it begins; 0: at the start.
+    pub from: u64,
+    /// The last cookie that it shows.
+    pub to: u64,
+    /// Whether no names follow.
+    pub is_end: bool,
 }
 
 impl Table {
@@ -97,34 +107,124 @@ impl Table {
         self.clock
     }
 
-    /// Drops everything about an inode.
-    fn drop_all_of(&mut self, object: FileId) {
+    /// Notes that an object is recalled, or that a change of it begins.
+    fn disturb(&mut self, object: FileId) -> u64 {
         let now = self.tick();
-        self.stamp(object).last = now;
-        self.drop_names(object);
-        self.attributes.remove(&object);
+        let stamp = self.stamp(object);
+        (stamp.last, stamp.disturbed) = (now, now);
+        now
+    }
+
+    /// Returns the inode of a name, if that is known; `Some(None)`: there is no such name.
+    fn inode_of(&self, directory: FileId, name: &[u8]) -> Option<Option<FileId>> {
+        self.names.get(&directory)?.find(&self.hasher, name)
+    }
+
+    /// Works on the names of a directory.
+    fn with_names<T>(&mut self, directory: FileId, work: impl FnOnce(&mut DirectoryNames, &RandomState) -> T) -> T {
+        let names = self.names.entry(directory).or_default();
+        let before = names.counts();
+        let result = work(names, &self.hasher);
+        let after = names.counts();
+        let is_unused = names.is_unused();
+        self.name_count = self.name_count + after.0 - before.0;
+        self.hash_count = self.hash_count + after.1 - before.1;
+        if is_unused {
+            self.names.remove(&directory);
+        }
+        result
+    }
+
+    /// Notes that other sessions may change names of a directory from this time on. A change by this session that is
+    /// under way there may then be of other inodes than it thinks.
+    fn note_others(&mut self, directory: FileId, now: u64) {
+        let stamp = self.stamp(directory);
+        stamp.names_changed = now;
+        if stamp.changing > 0 {
+            self.drop_all();
+        }
+    }
+
+    /// Makes room for one more name.
+    fn make_room(&mut self) {
+        if self.name_count >= LOOKS_MAX {
+            self.shrunk = self.tick();
+            let hasher = &self.hasher;
+            self.names.values_mut().for_each(|names| names.shrink(hasher));
+            self.names.retain(|_, names| !names.is_unused());
+            self.name_count = 0;
+            self.hash_count = self.names.values().map(|names| names.counts().1).sum();
+        }
+        if self.hash_count >= HASHES_MAX {
+            self.forget_names();
+        }
+    }
+
+    /// Drops all names.
+    fn forget_names(&mut self) {
+        self.shrunk = self.tick();
+        self.names.retain(|_, names| {
+            names.forget_all();
+            !names.is_unused()
+        });
+        (self.name_count, self.hash_count) = (0, 0);
     }
 
     fn drop_names(&mut self, directory: FileId) {
-        self.name_count -= self.names.remove(&directory).map_or(0, |names| names.len());
+        if self.names.contains_key(&directory) {
+            self.with_names(directory, |names, _| names.forget_all());
+        }
+    }
+
+    fn insert_attributes(&mut self, found: Attributes) {
+        if self.attributes.len() >= LOOKS_MAX {
+            self.attributes.clear();
+        }
+        self.attributes.insert(found.id(), found);
     }
 
     /// Drops everything.
     fn drop_all(&mut self) {
-        self.of_all.last = self.tick();
+        let now = self.tick();
+        (self.of_all.last, self.of_all.disturbed) = (now, now);
         self.attributes.clear();
-        self.names.clear();
-        self.name_count = 0;
+        self.forget_names();
     }
 
+    /// Begins a change of an inode: drops everything about it.
     fn begin(&mut self, object: FileId) {
-        self.drop_all_of(object);
+        self.disturb(object);
+        self.drop_names(object);
+        self.attributes.remove(&object);
         self.stamp(object).changing += 1;
     }
 
+    /// Begins a change of a name in a directory, of which the session keeps the other names.
+    fn begin_names_of(&mut self, directory: FileId) {
+        self.disturb(directory);
+        self.attributes.remove(&directory);
+        self.stamp(directory).changing += 1;
+    }
+
+    /// Ends a change. Nothing was kept of the object since it began, but what a newer change has left.
     fn end(&mut self, object: FileId) {
-        self.drop_all_of(object);
-        self.stamp(object).changing -= 1;
+        let now = self.tick();
+        let stamp = self.stamp(object);
+        stamp.last = now;
+        stamp.changing -= 1;
+    }
+
+    /// Ends a change of a name that began at a time. Keeps the name, if it is given and no other change of it began
+    /// since.
+    fn end_name(&mut self, (directory, name): (FileId, &[u8]), inode: Option<Option<FileId>>, begun: u64) {
+        self.make_room();
+        self.with_names(directory, |names, hasher| {
+            let last = names.end(name);
+            match inode.filter(|_| last <= begun) {
+                Some(inode) => names.keep(hasher, name, inode),
+                None => names.forget(hasher, name),
+            }
+        });
     }
 
     /// Whether what was shown of an object to a question may be kept. An object of which only the inode number is known
@@ -134,13 +234,30 @@ impl Table {
         let is_before = |stamp: Stamp| stamp.changing == 0 && stamp.last <= asked.0;
         object.generation != 0 && is_before(of_all) && is_before(own)
     }
+
+    /// Whether what the answer to a change shows of an object may be kept: there was no recall, and no other change
+    /// began since.
+    fn is_undisturbed(&mut self, object: FileId, begun: u64) -> bool {
+        let (of_all, own) = (self.of_all, *self.stamp(object));
+        object.generation != 0 && of_all.disturbed <= begun && own.disturbed <= begun
+    }
+
+    /// Whether no other session has changed names of a directory since.
+    fn has_same_names(&mut self, directory: FileId, begun: u64) -> bool {
+        let (of_all, own) = (self.of_all, *self.stamp(directory));
+        directory.generation != 0 && of_all.disturbed <= begun && own.names_changed <= begun
+    }
 }
 
 impl Looks {
     pub fn new() -> Looks {
         let table = Table {
             names: HashMap::new(),
+            hasher: RandomState::new(),
             name_count: 0,
+            hash_count: 0,
+            shrunk: 0,
+            listings: HashMap::new(),
             directories: HashSet::new(),
             attributes: HashMap::new(),
             stamps: vec![Stamp::default(); STAMPS],
@@ -162,9 +279,9 @@ impl Looks {
     /// Returns what is known of a name, if the attributes of its inode are known, too.
     pub fn name(&self, directory: FileId, name: &[u8]) -> Option<Known> {
         let table = self.table();
-        Some(match table.names.get(&directory)?.get(name)? {
+        Some(match table.inode_of(directory, name)? {
             None => Known::Absent,
-            Some(inode) => Known::Present(Box::new(table.attributes.get(inode)?.clone())),
+            Some(inode) => Known::Present(Box::new(table.attributes.get(&inode)?.clone())),
         })
     }
 
@@ -176,14 +293,9 @@ impl Looks {
     /// Keeps attributes that the server has shown as the answer to a question of this moment.
     pub fn keep_attributes(&self, asked: Moment, found: &Attributes) {
         let mut table = self.table();
-        let id = found.id();
-        if !table.is_current(id, asked) {
-            return;
+        if table.is_current(found.id(), asked) {
+            table.insert_attributes(found.clone());
         }
-        if table.attributes.len() >= LOOKS_MAX {
-            table.attributes.clear();
-        }
-        table.attributes.insert(id, found.clone());
     }
 
     /// Keeps a name that the server has shown as the answer to a question of this moment; `None`: there is no such name.
@@ -193,25 +305,44 @@ impl Looks {
             return;
         }
         table.directories.insert(directory);
-        if table.name_count >= LOOKS_MAX {
-            table.names.clear();
-            table.name_count = 0;
+        table.make_room();
+        table.with_names(directory, |names, hasher| names.keep(hasher, name, inode));
+    }
+
+    /// Notes that a part of the listing of a directory, whose names were kept, was the answer to a question of this
+    /// moment. If nothing changed since the listing began at the start, the session knows all names at its end.
+    pub fn keep_listing(&self, asked: Moment, directory: FileId, part: ListingPart) {
+        let mut table = self.table();
+        let ListingPart { from, to, is_end } = part;
+        if !table.is_current(directory, asked) {
+            return;
         }
-        if table.names.entry(directory).or_default().insert(name.to_vec(), inode).is_none() {
-            table.name_count += 1;
+        let before = table.listings.remove(&directory).filter(|(_, shown)| from <= *shown);
+        let before = before.map(|(first, _)| first);
+        let Some(first) = before.filter(|_| from > 0).or((from == 0).then_some(asked)) else { return };
+        if !table.is_current(directory, first) || table.shrunk > first.0 {
+            return;
         }
+        table.directories.insert(directory);
+        if is_end {
+            table.with_names(directory, |names, _| names.complete());
+            return;
+        }
+        if table.listings.len() >= LISTINGS_MAX {
+            table.listings.clear();
+        }
+        table.listings.insert(directory, (first, to));
     }
 
     /// Drops what the server wants back.
     pub fn recalled(&self, token: Token) {
         let mut table = self.table();
-        let now = table.tick();
-        table.stamp(token.object).last = now;
+        let now = table.disturb(token.object);
         match token.what {
             What::Directory => {
-                table.stamp(token.object).names_changed = now;
                 table.directories.remove(&token.object);
                 table.drop_names(token.object);
+                table.note_others(token.object, now);
             }
             _ => drop(table.attributes.remove(&token.object)),
         }
@@ -221,20 +352,28 @@ impl Looks {
     pub fn name_changes(&self, directory: FileId, name: &[u8]) {
         let mut table = self.table();
         let now = table.tick();
-        let stamp = table.stamp(directory);
-        (stamp.last, stamp.names_changed) = (now, now);
-        let Some(names) = table.names.get_mut(&directory) else { return };
-        if names.remove(name).is_some() {
-            table.name_count -= 1;
+        table.stamp(directory).last = now;
+        table.make_room();
+        if table.names.contains_key(&directory) {
+            table.with_names(directory, |names, hasher| names.forget(hasher, name));
         }
+        table.note_others(directory, now);
     }
 
     /// Drops a name, but not answers with it that come later: a planted bug.
     #[cfg(test)]
     fn forget_name_alone(&self, directory: FileId, name: &[u8]) {
+        self.table().with_names(directory, |names, hasher| names.forget(hasher, name));
+    }
+
+    /// Drops a name as if it were absent: a planted bug.
+    #[cfg(test)]
+    fn take_name_for_absent(&self, directory: FileId, name: &[u8]) {
         let mut table = self.table();
-        let is_known = table.names.get_mut(&directory).is_some_and(|names| names.remove(name).is_some());
-        table.name_count -= usize::from(is_known);
+        let now = table.tick();
+        let stamp = table.stamp(directory);
+        (stamp.last, stamp.names_changed) = (now, now);
+        table.with_names(directory, |names, _| names.take_for_absent(name));
     }
 
     /// Drops everything: another server does not know what the session keeps.
@@ -248,47 +387,9 @@ impl Looks {
     pub fn keeps_names_of(&self, directory: FileId) -> bool {
         self.table().directories.contains(&directory)
     }
-
-    /// Begins a change by this session.
-    pub fn changing(self: &Arc<Looks>, operation: &Operation) -> Changing {
-        let mut table = self.table();
-        let (mut objects, mut is_of_unknown) = (Vec::new(), false);
-        let mut add_name = |directory: &FileId, name: &[u8]| {
-            objects.push(*directory);
-            match table.names.get(directory).and_then(|names| names.get(name)) {
-                Some(inode) => objects.extend(*inode),
-                None => is_of_unknown = true,
-            }
-        };
-        match operation {
-            Operation::Create { directory, .. } => objects.push(*directory),
-            Operation::Link { file, directory, .. } => objects.extend([*file, *directory]),
-            Operation::Unlink { directory, name, .. } => add_name(directory, name),
-            Operation::Rename { directory, name, new_directory, new_name, .. } => {
-                add_name(directory, name);
-                add_name(new_directory, new_name);
-            }
-            Operation::SetAttributes { file, .. }
-            | Operation::SetXattr { file, .. }
-            | Operation::RemoveXattr { file, .. }
-            | Operation::Commit { file, .. }
-            | Operation::TakeReserved { file, .. }
-            | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. } => objects.push(*file),
-            Operation::Access { accesses } => objects.extend(accesses.iter().map(|accessed| accessed.file)),
-            Operation::ReturnSpace { .. } => {}
-        }
-        is_of_unknown |= objects.iter().any(|object| object.generation == 0);
-        objects.iter().for_each(|object| table.begin(*object));
-        if is_of_unknown {
-            table.of_all.changing += 1;
-            table.drop_all();
-        }
-        let begun = table.clock;
-        drop(table);
-        Changing { looks: self.clone(), objects, is_of_unknown, begun }
-    }
 }
 
+#[cfg(test)]
+mod cases;
 #[cfg(test)]
 mod tests;

@@ -6,15 +6,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Changing, Known, Looks, Moment};
+use super::{Changing, Known, ListingPart, Looks, Moment};
 use crate::format::Inode;
-use crate::protocol::{Attributes, Changes, FileId, Held, Operation, Token, What};
+use crate::protocol::{Attributes, Changes, FileId, Held, MayKeep, Operation, Token, What};
 use crate::tokens::{self, Change};
 
 const SESSIONS: usize = 3;
 const NAMES: u64 = 4;
 const STEPS: u64 = 600;
-const DIRECTORY: FileId = FileId { inode: 1, generation: 1 };
+/// The number of names in a part of a listing.
+const LISTED: usize = 2;
+pub(super) const DIRECTORY: FileId = FileId { inode: 1, generation: 1 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
@@ -32,9 +34,13 @@ enum Bug {
     NameNotDropped,
     /// A session drops a name, but keeps an answer with it that was asked for before.
     LateNameKept,
+    /// What the answer to a session's change shows is kept although it was recalled, or changed once more, since.
+    GrantKeptAfterRecall,
+    /// In a directory of which a session knows all names, it takes one for absent that another session has changed.
+    AbsentNameKept,
 }
 
-const BUGS: [Bug; 7] = [
+const BUGS: [Bug; 9] = [
     Bug::LateAnswerKept,
     Bug::OwnChangeKept,
     Bug::ChangeUnwaited,
@@ -42,6 +48,8 @@ const BUGS: [Bug; 7] = [
     Bug::OfferedDuringChange,
     Bug::NameNotDropped,
     Bug::LateNameKept,
+    Bug::GrantKeptAfterRecall,
+    Bug::AbsentNameKept,
 ];
 
 struct Random(u64);
@@ -59,13 +67,28 @@ impl Random {
 enum Up {
     Name(Moment, u64),
     Attributes(Moment, FileId),
+    /// The names behind a cookie.
+    List(Moment, u64),
     Change(Operation, Option<Changing>),
 }
 
 /// An answer of the server.
 enum Down {
-    Looked { asked: Moment, name: Option<u64>, names: u64, attributes: u64, found: Option<Attributes> },
-    Done(#[expect(dead_code, reason = "it is held until the answer arrives")] Option<Changing>),
+    Looked {
+        asked: Moment,
+        name: Option<u64>,
+        names: u64,
+        attributes: u64,
+        found: Option<Attributes>,
+    },
+    Listed {
+        asked: Moment,
+        part: ListingPart,
+        is_kept: bool,
+        names: Vec<(u64, FileId)>,
+    },
+    /// A change, with what the session may keep of it if it succeeded, and the inode that the answer shows.
+    Done(Option<Changing>, Option<(MayKeep, Option<FileId>)>),
 }
 
 #[derive(Default)]
@@ -107,7 +130,7 @@ struct Run {
     waits: u64,
 }
 
-fn text(name: u64) -> Vec<u8> {
+pub(super) fn text(name: u64) -> Vec<u8> {
     format!("n{name}").into_bytes()
 }
 
@@ -144,7 +167,7 @@ impl Run {
     fn call(&mut self, of: usize) -> Result<(), String> {
         let name = self.random.below(NAMES);
         let asked = self.sessions[of].looks.now();
-        match self.random.below(10) {
+        match self.random.below(11) {
             0..7 => {
                 let truth = self.names.get(&name).and_then(|file| self.attributes(*file));
                 let found = match self.sessions[of].looks.name(DIRECTORY, &text(name)) {
@@ -171,6 +194,7 @@ impl Run {
                     None => self.sessions[of].up.push_back(Up::Attributes(asked, file)),
                 }
             }
+            9 => self.sessions[of].up.push_back(Up::List(asked, 0)),
             _ => {
                 let operation = self.operation(name);
                 let changing =
@@ -222,7 +246,8 @@ impl Run {
         Change { tokens, names }
     }
 
-    fn apply(&mut self, operation: &Operation) {
+    /// Does an operation; returns the inode in its answer. `None`: it is refused.
+    fn apply(&mut self, operation: &Operation) -> Option<Option<FileId>> {
         let mut grow = |file: FileId| *self.versions.entry(file.inode).or_default() += 1;
         match operation {
             Operation::Create { name, .. } if !self.names.contains_key(&number(name)) => {
@@ -231,25 +256,48 @@ impl Run {
                 grow(DIRECTORY);
                 self.versions.insert(made.inode, 1);
                 self.names.insert(number(name), made);
+                Some(Some(made))
             }
             Operation::Unlink { name, .. } => {
-                if let Some(file) = self.names.remove(&number(name)) {
-                    grow(DIRECTORY);
-                    grow(file);
-                }
+                let file = self.names.remove(&number(name))?;
+                grow(DIRECTORY);
+                grow(file);
+                Some(Some(file))
             }
             Operation::Rename { name, new_name, .. } if name != new_name => {
-                if let Some(file) = self.names.remove(&number(name)) {
-                    grow(DIRECTORY);
-                    grow(file);
-                    if let Some(replaced) = self.names.insert(number(new_name), file) {
-                        grow(replaced);
-                    }
+                let file = self.names.remove(&number(name))?;
+                grow(DIRECTORY);
+                grow(file);
+                if let Some(replaced) = self.names.insert(number(new_name), file) {
+                    grow(replaced);
                 }
+                Some(None)
             }
-            Operation::SetAttributes { file, .. } => grow(*file),
-            _ => {}
+            Operation::SetAttributes { file, .. } => {
+                grow(*file);
+                Some(Some(*file))
+            }
+            _ => None,
         }
+    }
+
+    /// Returns what a session may keep of what its operation has changed.
+    fn may_keep(&mut self, of: usize, tokens: &[Token], shown: Option<FileId>) -> MayKeep {
+        let mut tokens = tokens.to_vec();
+        tokens.extend(shown.map(|object| Token { object, what: What::Attributes }));
+        tokens.sort_unstable();
+        tokens.dedup();
+        let mut may_keep = MayKeep::default();
+        for token in tokens {
+            if self.server.offer(self.now, of as u64, token).is_none() {
+                continue;
+            }
+            match token.what {
+                What::Directory => may_keep.directories.push(token.object),
+                _ => may_keep.attributes.extend(self.attributes(token.object)),
+            }
+        }
+        may_keep
     }
 
     /// Takes a request of a session at the server.
@@ -260,6 +308,16 @@ impl Run {
                 self.answer(of, asked, Some(name), file);
             }
             Some(Up::Attributes(asked, file)) => self.answer(of, asked, None, Some(file)),
+            Some(Up::List(asked, from)) => {
+                let token = Token { object: DIRECTORY, what: What::Directory };
+                let is_kept = self.server.offer(self.now, of as u64, token).is_some();
+                // The cookie of a name is the number of the next one.
+                let names = self.names.range(from..).map(|(name, file)| (*name, *file));
+                let names: Vec<(u64, FileId)> = names.take(LISTED).collect();
+                let to = names.last().map_or(from, |(name, _)| name + 1);
+                let part = ListingPart { from, to, is_end: self.names.range(to..).next().is_none() };
+                self.sessions[of].down.push(Down::Listed { asked, part, is_kept, names });
+            }
             Some(Up::Change(operation, changing)) => {
                 self.sessions[of].behind.push_back((operation, changing));
                 self.change(of);
@@ -299,9 +357,10 @@ impl Run {
 
     fn finish(&mut self, of: usize, tokens: &[Token]) {
         let Some((operation, changing)) = self.sessions[of].behind.pop_front() else { return };
-        self.apply(&operation);
+        let shown = self.apply(&operation);
         self.server.end_change(tokens);
-        self.sessions[of].down.push(Down::Done(changing));
+        let may_keep = shown.map(|shown| (self.may_keep(of, tokens, shown), shown));
+        self.sessions[of].down.push(Down::Done(changing, may_keep));
     }
 
     /// Does what the server can do now.
@@ -338,16 +397,36 @@ impl Run {
             return;
         }
         let any = self.random.below(count) as usize;
-        let Down::Looked { asked, name, names, attributes, found } = self.sessions[of].down.swap_remove(any) else {
-            return;
-        };
-        let looks = &self.sessions[of].looks;
-        let asked = if self.bug == Some(Bug::LateAnswerKept) { looks.now() } else { asked };
-        if let (Some(name), true) = (name, names != 0) {
-            looks.keep_name(asked, DIRECTORY, &text(name), found.as_ref().map(Attributes::id));
-        }
-        if let (Some(found), true) = (&found, attributes != 0) {
-            looks.keep_attributes(asked, found);
+        let down = self.sessions[of].down.swap_remove(any);
+        let looks = self.sessions[of].looks.clone();
+        let now = looks.now();
+        let moment = |asked| if self.bug == Some(Bug::LateAnswerKept) { now } else { asked };
+        match down {
+            Down::Looked { asked, name, names, attributes, found } => {
+                if let (Some(name), true) = (name, names != 0) {
+                    looks.keep_name(moment(asked), DIRECTORY, &text(name), found.as_ref().map(Attributes::id));
+                }
+                if let (Some(found), true) = (&found, attributes != 0) {
+                    looks.keep_attributes(moment(asked), found);
+                }
+            }
+            Down::Listed { asked, part, is_kept, names } => {
+                if is_kept {
+                    let asked = moment(asked);
+                    names.iter().for_each(|(name, file)| looks.keep_name(asked, DIRECTORY, &text(*name), Some(*file)));
+                    looks.keep_listing(asked, DIRECTORY, part);
+                }
+                if !part.is_end {
+                    self.sessions[of].up.push_back(Up::List(now, part.to));
+                }
+            }
+            Down::Done(Some(mut changing), Some((may_keep, shown))) => {
+                if self.bug == Some(Bug::GrantKeptAfterRecall) {
+                    changing.begun = u64::MAX;
+                }
+                changing.end_with(may_keep, shown);
+            }
+            Down::Done(..) => {}
         }
     }
 
@@ -393,6 +472,7 @@ impl Run {
         match self.bug {
             Some(Bug::NameNotDropped) => {}
             Some(Bug::LateNameKept) => self.sessions[of].looks.forget_name_alone(DIRECTORY, &name),
+            Some(Bug::AbsentNameKept) => self.sessions[of].looks.take_name_for_absent(DIRECTORY, &name),
             _ => self.sessions[of].looks.name_changes(DIRECTORY, &name),
         }
         self.sessions[of].dropped.push_back(number);
@@ -462,74 +542,4 @@ fn planted_bugs_of_kept_names_are_found() {
         let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
         println!("{bug:?}: seed {seed}: {broken}");
     }
-}
-
-#[test]
-fn oldest_look_is_recalled_beyond_the_bound() {
-    let mut server = tokens::Looks::new(1);
-    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
-    for inode in 0..=tokens::LOOKS_MAX as u64 {
-        assert!(server.offer(0, 1, token(inode)).is_some());
-    }
-    let recalls = server.take_recalls();
-    assert_eq!(recalls.iter().map(|(session, held)| (*session, held.token)).collect::<Vec<_>>(), [(1, token(0))]);
-    server.returned(1, recalls[0].1);
-    assert_eq!(server.count(), tokens::LOOKS_MAX);
-    server.forget(1);
-    assert_eq!(server.count(), 0);
-}
-
-#[test]
-fn recall_that_a_session_missed_is_repeated() {
-    let mut server = tokens::Looks::new(1);
-    let token = Token { object: DIRECTORY, what: What::Attributes };
-    let change = Change { tokens: vec![token], names: Vec::new() };
-    assert!(server.offer(0, 1, token).is_some());
-    assert!(!server.begin_change(1, 2, &change, 7));
-    let first = server.take_recalls();
-    assert!(server.offer(2, 3, token).is_none(), "it is being changed");
-    server.repeat(1);
-    assert_eq!(server.take_recalls(), first);
-    assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, 1)]);
-    server.returned(1, first[0].1);
-    assert_eq!(server.take_ready(), [7]);
-    server.end_change(&[token]);
-    assert!(server.offer(3, 3, token).is_none(), "hosts that take turns need no recall each time");
-    assert!(server.offer(1000, 3, token).is_some());
-}
-
-#[test]
-fn change_of_one_name_leaves_the_others() {
-    let mut server = tokens::Looks::new(1);
-    let token = Token { object: DIRECTORY, what: What::Directory };
-    let change = |name: u64| Change { tokens: vec![token], names: vec![(DIRECTORY, text(name))] };
-    let granted = server.offer(0, 1, token);
-    assert!(granted.is_some());
-    for (now, name) in (0..16).zip(0..) {
-        assert!(!server.begin_change(now, 2, &change(name), 100 + name));
-        let told = server.take_name_changes();
-        let [(1, number, _)] = told[..] else { panic!("{told:?}") };
-        assert!(server.offer(now, 1, token).is_none(), "a name is being changed");
-        server.repeat(1);
-        assert_eq!(server.take_name_changes(), told);
-        assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, now)]);
-        server.name_dropped(1, number);
-        server.name_dropped(1, number);
-        assert_eq!(server.take_ready(), [100 + name]);
-        server.end_change(&[token]);
-        assert_eq!(server.offer(now, 1, token), granted, "it keeps the other names");
-        assert!(server.take_recalls().is_empty());
-    }
-    // Too many: all names are wanted back, and no change waits for that.
-    assert!(!server.begin_change(20, 2, &change(1), 200));
-    assert_eq!(server.take_recalls().len(), 1);
-    let told = server.take_name_changes();
-    server.name_dropped(1, told[0].1);
-    assert_eq!(server.take_ready(), [200]);
-    server.end_change(&[token]);
-    assert!(server.offer(30, 1, token).is_none() && server.offer(30, 3, token).is_none());
-    // A session that is over keeps nobody waiting.
-    assert!(!server.begin_change(40, 2, &change(2), 300));
-    server.forget(1);
-    assert_eq!((server.take_ready(), server.count()), (vec![300], 0));
 }

@@ -8,8 +8,8 @@ use super::parts::{
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{
-    Answer, Attributes, Code, Failure, FileId, Held, Hello, Listed, Locked, Message, Operation, Question, Shape, Terms,
-    Token, VERSIONS, What, common_version,
+    Answer, Attributes, Code, Failure, FileId, Held, Hello, Listed, Locked, MAY_KEEP_MAX, MayKeep, Message, Operation,
+    Question, Shape, Terms, Token, VERSIONS, What, common_version,
 };
 
 /// The longest name of a host. *Units*: bytes.
@@ -127,6 +127,7 @@ impl Message {
             Message::NameDropped { .. } => 109,
             Message::Listed { .. } => 110,
             Message::Early { .. } => 111,
+            Message::MayKeep(_) => 112,
             Message::Answer(answer) => answer.kind(),
             Message::Failure(_) => FAILURE,
         }
@@ -232,6 +233,10 @@ impl Message {
                 write_bytes(writer.u64(*number), name);
             }
             Message::Early { now_ns, stored } => _ = writer.i64(*now_ns).u64(*stored),
+            Message::MayKeep(MayKeep { directories, attributes }) => {
+                write_list(writer, directories);
+                write_list(writer, attributes);
+            }
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
             Message::Listed { grant, names, are_kept, is_end } => {
                 writer.u64(*grant).u8(u8::from(*is_end));
@@ -321,6 +326,11 @@ impl Message {
                 Message::Listed { grant, names, are_kept, is_end }
             }
             111 => Message::Early { now_ns: reader.i64()?, stored: reader.u64()? },
+            112 => {
+                let most = MAY_KEEP_MAX as u64;
+                let directories = read_list(reader, "directories", most)?;
+                Message::MayKeep(MayKeep { directories, attributes: read_list(reader, "attributes", most)? })
+            }
             FAILURE => Message::Failure(Failure::read(reader)?),
             _ => Message::Answer(Answer::read(kind, reader)?),
         })

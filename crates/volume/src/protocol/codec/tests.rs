@@ -3,8 +3,8 @@
 use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
-    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped,
-    Message, Operation, Question, Shape, Sibling, Statistics, Terms, TimeChange, Token, What,
+    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, MAY_KEEP_MAX,
+    Mapped, MayKeep, Message, Operation, Question, Shape, Sibling, Statistics, Terms, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -150,6 +150,11 @@ fn messages() -> Vec<Message> {
         Message::NameChange { directory: FILE, number: 9, name: b"name".to_vec() },
         Message::NameDropped { number: 9 },
         Message::Early { now_ns: -5, stored: 7 },
+        Message::MayKeep(MayKeep {
+            directories: vec![DIRECTORY; MAY_KEEP_MAX],
+            attributes: vec![attributes(); MAY_KEEP_MAX],
+        }),
+        Message::MayKeep(MayKeep::default()),
         Message::Listed {
             grant: 4,
             names: vec![Listed { cookie: 1 << 50, name: b"name".to_vec(), attributes: attributes() }; 2],

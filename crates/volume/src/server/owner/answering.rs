@@ -9,8 +9,10 @@ use super::super::request::Held;
 use super::Owner;
 use super::early::{Defect, about};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Question, Token, What};
-use crate::tokens::level;
+use crate::protocol::{
+    Answer, Code, Failure, FileId, Held as Granted, MAY_KEEP_MAX, MayKeep, Message, Question, Token, What,
+};
+use crate::tokens::{Change, level};
 
 impl Owner {
     /// Answers a question once other hosts have committed the files that it shows.
@@ -101,6 +103,35 @@ impl Owner {
         let are_kept = names.iter().map(|listed| offer(listed.attributes.id(), What::Attributes) != 0).collect();
         names.iter_mut().for_each(|listed| self.image.flag_xattrs(&mut listed.attributes));
         self.give(Held::Grant(reply, Box::new(Message::Listed { grant, names, are_kept, is_end })), is_early);
+    }
+
+    /// Returns what a session may keep of what its operation has changed, and of the inodes from `first_made` on, which
+    /// it has made. All of that is in the answer's inodes, so it is no more than the answer may show.
+    pub(super) fn may_keep(&mut self, session: u64, change: &Change, first_made: u64) -> Option<MayKeep> {
+        let mut tokens = change.tokens.clone();
+        for inode in first_made..self.image.next_inode() {
+            let made = self.image.present(FileId { inode, generation: 0 });
+            let both = [What::Directory, What::Attributes];
+            tokens.extend(made.into_iter().flat_map(|object| both.map(|what| Token { object, what })));
+        }
+        let mut may_keep = MayKeep::default();
+        for token in tokens {
+            let Ok(mut found) = self.image.attributes(token.object) else { continue };
+            let has_room = may_keep.directories.len().max(may_keep.attributes.len()) < MAY_KEEP_MAX;
+            let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
+            // A file without a name is freed without a change of this kind.
+            let may_be_kept = if token.what == What::Directory { is_directory } else { found.inode.links > 0 };
+            if !has_room || !may_be_kept || self.grants.offer_look(session, token).is_none() {
+                continue;
+            }
+            if token.what == What::Directory {
+                may_keep.directories.push(token.object);
+            } else {
+                self.image.flag_xattrs(&mut found);
+                may_keep.attributes.push(found);
+            }
+        }
+        (may_keep != MayKeep::default()).then_some(may_keep)
     }
 
     /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.

@@ -9,7 +9,7 @@ use super::Owner;
 use super::early::{Defect, Standing};
 use crate::metadata::Stamp;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, Operation, Terms};
+use crate::protocol::{Answer, Code, Failure, Operation, Terms, Token};
 use crate::server::changing::Asked;
 use crate::server::connection::Reply;
 use crate::server::request::Held;
@@ -35,7 +35,7 @@ impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
     pub(super) fn begin_operation(&mut self, asked: Asked) {
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
-            return self.finish_operation(asked, None);
+            return self.finish_operation(asked, None, &[]);
         }
         if let Terms::Repeated { now_ns } = asked.terms {
             return self.repeat_operation(asked, now_ns);
@@ -49,13 +49,10 @@ impl Owner {
         if self.grants.are_names_kept(asked.session, &change)
             && self.image.refuses(self.stamp(), asked.session, &asked.operation)
         {
-            return self.finish_operation(asked, Some(&change));
+            return self.finish_operation(asked, Some(&change), &[]);
         }
         match self.grants.begin_change(asked.session, &change) {
-            Ok(()) => {
-                self.finish_operation(asked, Some(&change));
-                self.grants.end_change(&change.tokens);
-            }
+            Ok(()) => self.finish_operation(asked, Some(&change), &change.tokens),
             Err(ticket) => self.changing.wait(ticket, asked, change),
         }
     }
@@ -67,11 +64,11 @@ impl Owner {
         let session = asked.session;
         let now = self.image.touched(&asked.operation);
         if change.covers(&now) {
-            self.finish_operation(asked, Some(&now));
+            self.finish_operation(asked, Some(&now), &change.tokens);
         } else {
             self.begin_operation(asked);
+            self.grants.end_change(&change.tokens);
         }
-        self.grants.end_change(&change.tokens);
         self.do_those_behind(session);
     }
 
@@ -84,9 +81,11 @@ impl Owner {
         }
     }
 
-    /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session.
-    fn finish_operation(&mut self, asked: Asked, change: Option<&Change>) {
-        let Asked { session, number, terms, operation, reply } = asked;
+    /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session,
+    /// and `begun` is what others are not offered until it is done.
+    fn finish_operation(&mut self, asked: Asked, change: Option<&Change>, begun: &[Token]) {
+        let is_of_names = asked.is_graced();
+        let Asked { session, number, terms, operation, mut reply } = asked;
         let is_new = number == self.image.next_number(session);
         let mut inodes = change.filter(|_| is_new).map(inodes_of).unwrap_or_default();
         let may_be_early = terms == Terms::Early
@@ -97,9 +96,15 @@ impl Owner {
         let standing = self.early.standing(session, number, &inodes, is_behind);
         let (stamp, first_made) = (self.stamp(), self.image.next_inode());
         let answer = self.operate(stamp, session, number, &operation);
+        self.grants.end_change(begun);
         self.overview.operations += 1;
         if planted(Bug::AnsweredEarly) {
             return reply.send(answer);
+        }
+        if let Some(change) = change.filter(|_| is_new && is_of_names && answer.is_ok())
+            && let Some(may_keep) = self.may_keep(session, change, first_made)
+        {
+            reply.may_keep(may_keep);
         }
         // A refusal may depend on more than the inodes: a new server keeps files without a name that this one has freed.
         let standing = match standing {

@@ -16,6 +16,16 @@ use crate::server::owner::tests::begin;
 use crate::server::waits::appended;
 
 impl Run {
+    /// Returns the state that these operations give.
+    pub fn image_of<'a>(&self, done: impl Iterator<Item = &'a Done>) -> Image {
+        let mut image = Image::load(self.base.clone(), &self.label, 1).expect("it is sound");
+        for done in done.filter(|done| !done.is_refused) {
+            let number = image.next_number(done.session);
+            let _ = image.operate_again(STAMP, done.session, number, &done.operation);
+        }
+        image
+    }
+
     /// The server is lost; and with it, sometimes, a session.
     pub async fn crash(&mut self) -> Outcome {
         self.crashes += 1;
@@ -51,6 +61,7 @@ impl Run {
             this.out.clear();
             this.asking.clear();
             this.early.clear();
+            this.may_keep.clear();
             this.is_reclaimed = false;
             if Some(host) == lost {
                 (this.frames, this.control) = (None, None);

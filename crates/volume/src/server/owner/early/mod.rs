@@ -10,6 +10,8 @@ mod crashes;
 #[cfg(test)]
 mod disk;
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,9 @@ use super::disk::Disk;
 use crate::format::{Identity, Label};
 use crate::journal::{FormatOptions, format};
 use crate::metadata::{Image, Stamp, check, first};
-use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Held, Message, Operation, Question, Terms};
+use crate::protocol::{
+    Answer, Attributes, Changes, Code, Failure, FileId, Held, MayKeep, Message, Operation, Question, Terms,
+};
 use crate::tables::Tables;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
@@ -122,6 +124,8 @@ pub(super) struct Host {
     pub unstored: BTreeMap<u64, (u64, Terms, Operation)>,
     /// The time that came before an answer.
     pub early: BTreeMap<u64, i64>,
+    /// What the session may keep, which came before an answer.
+    pub may_keep: BTreeMap<u64, MayKeep>,
     pub asking: BTreeMap<u64, Asking>,
     /// What the session saw last of inodes, with all times.
     pub seen: BTreeMap<u64, Attributes>,
@@ -151,6 +155,8 @@ pub(super) struct Run {
     pub crashes: u64,
     pub repeated: u64,
     pub checked: u64,
+    /// How many attributes sessions may have kept of their changes.
+    pub kept: u64,
     pub incarnations: u8,
 }
 
@@ -226,6 +232,7 @@ impl Run {
             crashes: 0,
             repeated: 0,
             checked: 0,
+            kept: 0,
             incarnations: SESSIONS as u8,
         };
         for host in 0..SESSIONS {
@@ -259,16 +266,6 @@ impl Run {
     fn reference(&self, upto: usize, also: impl Fn(usize, &Done) -> bool) -> Image {
         let done = self.done.iter().enumerate().take(upto);
         self.image_of(done.filter(|(index, done)| *index < self.durable || also(*index, done)).map(|(_, done)| done))
-    }
-
-    /// Returns the state that these operations give.
-    pub fn image_of<'a>(&self, done: impl Iterator<Item = &'a Done>) -> Image {
-        let mut image = Image::load(self.base.clone(), &self.label, 1).expect("it is sound");
-        for done in done.filter(|done| !done.is_refused) {
-            let number = image.next_number(done.session);
-            let _ = image.operate_again(STAMP, done.session, number, &done.operation);
-        }
-        image
     }
 
     /// Notes what the server has done since the last call.
@@ -322,6 +319,10 @@ impl Run {
                 Message::Early { now_ns, stored } => {
                     self.stored(host, stored);
                     self.hosts[host].early.insert(header.request, now_ns);
+                    continue;
+                }
+                Message::MayKeep(may_keep) => {
+                    self.hosts[host].may_keep.insert(header.request, may_keep);
                     continue;
                 }
                 Message::Answer(answer) => Ok(answer),
@@ -385,6 +386,7 @@ impl Run {
             let mut image = self.reference(at, |_, done| done.session == session);
             let next = image.next_number(session);
             let (expected, _) = image.operate_again(STAMP, session, next, &self.done[at].operation);
+            self.check_kept(host, request, &image)?;
             match self.hosts[host].early.remove(&request) {
                 Some(now_ns) => {
                     self.early += 1;

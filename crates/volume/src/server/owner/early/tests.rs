@@ -15,7 +15,7 @@ use super::super::tests::{begin, messages, operate, settle};
 use super::Defect;
 use super::disk::Disk;
 use super::run::{ROOT, Run, create, formatted, options};
-use crate::protocol::{Answer, Changes, FileId, Message, Operation, Question, Terms, Token, What};
+use crate::protocol::{Answer, Attributes, Changes, FileId, Message, Operation, Question, Terms, Token, What};
 use crate::tokens::level;
 
 const RUNS: u64 = 150;
@@ -45,7 +45,7 @@ fn number_from(variable: &str, default: u64) -> u64 {
 async fn what_was_answered_survives_each_crash() {
     let snapshot = formatted().await;
     let (first, runs) = (number_from("NECTARY_SEED", 1), number_from("NECTARY_RUNS", RUNS));
-    let (mut early, mut crashes, mut repeated, mut checked) = (0, 0, 0, 0);
+    let (mut early, mut crashes, mut repeated, mut checked, mut kept) = (0, 0, 0, 0, 0);
     for seed in first..first + runs {
         let mut run = Run::new(&snapshot, seed, None).await;
         run.go().await.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
@@ -53,9 +53,13 @@ async fn what_was_answered_survives_each_crash() {
         crashes += run.crashes;
         repeated += run.repeated;
         checked += run.checked;
+        kept += run.kept;
     }
-    println!("{runs} runs: {checked} answers checked, {early} of them early, {crashes} crashes, {repeated} repeated");
-    assert!(early > 10 * runs && crashes > runs && repeated > runs, "too little happened");
+    println!(
+        "{runs} runs: {checked} answers checked, {early} of them early, {crashes} crashes, {repeated} repeated, \
+         {kept} attributes kept"
+    );
+    assert!(early > 10 * runs && crashes > runs && repeated > runs && kept > runs, "too little happened");
 }
 
 #[tokio::test]
@@ -74,14 +78,21 @@ async fn each_defect_of_early_answers_is_found() {
     }
 }
 
-/// Sends an operation; returns the kinds of messages that come at once.
-fn sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
+/// Sends an operation; returns the messages that come at once.
+fn all_sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
     let (frames, mut answers) = mpsc::unbounded_channel();
     let number = owner.image.next_number(session);
     let reply = Reply::of_request(&frames, (session, 0, 1));
     owner.apply(Request::Operate { session, number, terms, operation, reply });
     owner.act();
     messages(&mut answers)
+}
+
+/// The same without what the session may keep.
+fn sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
+    let mut all = all_sent(owner, session, terms, operation);
+    all.retain(|message| !matches!(message, Message::MayKeep(_)));
+    all
 }
 
 async fn owner_of(disk: &Arc<Disk>) -> Owner {
@@ -137,6 +148,28 @@ async fn two_sessions() -> (Owner, [u64; 2], FileId) {
 
 fn chmod(file: FileId) -> Operation {
     Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } }
+}
+
+#[tokio::test]
+async fn change_comes_with_what_may_be_kept() {
+    let (mut owner, [first, second], _) = two_sessions().await;
+    let all = all_sent(&mut owner, first, Terms::Early, create(ROOT, b"made".to_vec(), DIRECTORY));
+    let [Message::Early { .. }, Message::MayKeep(may_keep), Message::Answer(Answer::Attributes(made))] = &all[..]
+    else {
+        panic!("{all:?}")
+    };
+    let made = made.id();
+    assert_eq!(may_keep.directories, [ROOT, made]);
+    assert_eq!(may_keep.attributes.iter().map(Attributes::id).collect::<Vec<_>>(), [ROOT, made]);
+    settle(&mut owner).await;
+    // Another session may not change it before it is given back.
+    assert!(all_sent(&mut owner, second, Terms::Early, chmod(made)).is_empty());
+    assert!(owner.changing.is_waiting(second));
+    settle(&mut owner).await;
+    assert!(owner.changing.is_waiting(second));
+    owner.confirm_gone(&[first], "it is over");
+    owner.act();
+    assert!(!owner.changing.is_waiting(second));
 }
 
 #[tokio::test]

@@ -1,0 +1,173 @@
+//! Single cases of names and attributes that sessions keep, and of the server's side.
+
+use std::sync::Arc;
+
+use super::tests::{DIRECTORY, text};
+use super::{Known, ListingPart, Looks};
+use crate::format::Inode;
+use crate::protocol::{Attributes, FileId, Held, MayKeep, Operation, Token, What};
+use crate::tokens::{self, Change, level};
+
+fn make(directory: FileId, name: &[u8]) -> Operation {
+    super::super::New::default().operation(directory, name, false)
+}
+
+fn version(file: FileId, version: u64) -> Attributes {
+    Attributes { number: file.inode, inode: Inode { generation: file.generation, version, ..Inode::default() } }
+}
+
+#[test]
+fn new_directory_is_known_to_be_empty() {
+    let looks = Arc::new(Looks::new());
+    let (made, file) = (FileId { inode: 9, generation: 1 }, FileId { inode: 10, generation: 1 });
+    let may_keep = |directories: &[FileId], kept: FileId| MayKeep {
+        directories: directories.to_vec(),
+        attributes: vec![version(kept, 1)],
+    };
+    looks.changing(&make(DIRECTORY, b"made")).end_with(may_keep(&[DIRECTORY, made], made), Some(made));
+    assert_eq!((looks.name(made, b"a"), looks.name(DIRECTORY, b"a")), (Some(Known::Absent), None));
+    assert_eq!(looks.name(DIRECTORY, b"made"), Some(Known::Present(Box::new(version(made, 1)))));
+    let changing = looks.changing(&make(made, b"a"));
+    assert_eq!((looks.name(made, b"a"), looks.name(made, b"b")), (None, Some(Known::Absent)));
+    drop(changing);
+    assert_eq!(looks.name(made, b"a"), None, "it may have been made");
+    looks.changing(&make(made, b"a")).end_with(may_keep(&[made], file), Some(file));
+    assert_eq!(looks.name(made, b"a"), Some(Known::Present(Box::new(version(file, 1)))));
+    let unlink = Operation::Unlink { directory: made, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    looks.changing(&unlink).end_with(may_keep(&[made], made), Some(file));
+    assert_eq!(looks.name(made, b"a"), Some(Known::Absent));
+    looks.name_changes(made, b"b");
+    assert_eq!((looks.name(made, b"b"), looks.name(made, b"c")), (None, Some(Known::Absent)));
+    looks.recalled(Token { object: made, what: What::Directory });
+    assert_eq!(looks.name(made, b"c"), None);
+}
+
+#[test]
+fn newest_change_alone_is_kept() {
+    let looks = Arc::new(Looks::new());
+    let may_keep = |number| MayKeep { directories: vec![DIRECTORY], attributes: vec![version(DIRECTORY, number)] };
+    let kept = || looks.attributes(DIRECTORY).map(|found| found.inode.version);
+    for is_older_first in [false, true] {
+        let (older, newer) = (looks.changing(&make(DIRECTORY, b"a")), looks.changing(&make(DIRECTORY, b"b")));
+        assert_eq!(kept(), None);
+        if is_older_first {
+            older.end_with(may_keep(1), None);
+            assert_eq!(kept(), None, "the newer one has changed it meanwhile");
+            newer.end_with(may_keep(2), None);
+        } else {
+            newer.end_with(may_keep(2), None);
+            older.end_with(may_keep(1), None);
+        }
+        assert_eq!(kept(), Some(2));
+    }
+}
+
+#[test]
+fn listing_that_was_changed_is_not_complete() {
+    let looks = Arc::new(Looks::new());
+    let part = |from, to, is_end| ListingPart { from, to, is_end };
+    let is_absent = || looks.name(DIRECTORY, b"a") == Some(Known::Absent);
+    looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
+    looks.keep_listing(looks.now(), DIRECTORY, part(7, 9, true));
+    assert!(!is_absent(), "a part is missing");
+    looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
+    looks.name_changes(DIRECTORY, b"b");
+    looks.keep_listing(looks.now(), DIRECTORY, part(5, 9, true));
+    assert!(!is_absent(), "a name was changed since it began");
+    let before = looks.now();
+    looks.name_changes(DIRECTORY, b"b");
+    looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
+    looks.keep_listing(before, DIRECTORY, part(4, 9, true));
+    assert!(!is_absent(), "a part is older than the change");
+    looks.keep_listing(looks.now(), DIRECTORY, part(0, 5, false));
+    looks.keep_listing(looks.now(), DIRECTORY, part(4, 9, true));
+    assert!(is_absent());
+}
+
+#[test]
+fn oldest_look_is_recalled_beyond_the_bound() {
+    let mut server = tokens::Looks::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
+    for inode in 0..=tokens::LOOKS_MAX as u64 {
+        assert!(server.offer(0, 1, token(inode)).is_some());
+    }
+    let recalls = server.take_recalls();
+    assert_eq!(recalls.iter().map(|(session, held)| (*session, held.token)).collect::<Vec<_>>(), [(1, token(0))]);
+    server.returned(1, recalls[0].1);
+    assert_eq!(server.count(), tokens::LOOKS_MAX);
+    server.forget(1);
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn look_that_is_repeated_is_not_oldest() {
+    let mut server = tokens::Looks::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
+    let names = Token { object: DIRECTORY, what: What::Directory };
+    let mut sequence = server.offer(0, 1, names).expect("it is granted");
+    for inode in 0..tokens::LOOKS_MAX as u64 {
+        assert!(server.offer(0, 1, token(inode)).is_some());
+        let again = server.offer(0, 1, names).expect("it is granted");
+        assert!(again >= sequence);
+        sequence = again;
+    }
+    let recalls = server.take_recalls();
+    assert_eq!(recalls.iter().map(|(_, held)| held.token).collect::<Vec<_>>(), [token(0)]);
+    server.returned(1, Held { token: names, level: level::NONE, sequence });
+    assert_eq!(server.count(), tokens::LOOKS_MAX);
+}
+
+#[test]
+fn recall_that_a_session_missed_is_repeated() {
+    let mut server = tokens::Looks::new(1);
+    let token = Token { object: DIRECTORY, what: What::Attributes };
+    let change = Change { tokens: vec![token], names: Vec::new() };
+    assert!(server.offer(0, 1, token).is_some());
+    assert!(!server.begin_change(1, 2, &change, 7));
+    let first = server.take_recalls();
+    assert!(server.offer(2, 3, token).is_none(), "it is being changed");
+    server.repeat(1);
+    assert_eq!(server.take_recalls(), first);
+    assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, 1)]);
+    server.returned(1, first[0].1);
+    assert_eq!(server.take_ready(), [7]);
+    server.end_change(&[token]);
+    assert!(server.offer(3, 3, token).is_none(), "hosts that take turns need no recall each time");
+    assert!(server.offer(1000, 3, token).is_some());
+}
+
+#[test]
+fn change_of_one_name_leaves_the_others() {
+    let mut server = tokens::Looks::new(1);
+    let token = Token { object: DIRECTORY, what: What::Directory };
+    let change = |name: u64| Change { tokens: vec![token], names: vec![(DIRECTORY, text(name))] };
+    let granted = server.offer(0, 1, token);
+    assert!(granted.is_some());
+    for (now, name) in (0..16).zip(0..) {
+        assert!(!server.begin_change(now, 2, &change(name), 100 + name));
+        let told = server.take_name_changes();
+        let [(1, number, _)] = told[..] else { panic!("{told:?}") };
+        assert!(server.offer(now, 1, token).is_none(), "a name is being changed");
+        server.repeat(1);
+        assert_eq!(server.take_name_changes(), told);
+        assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, now)]);
+        server.name_dropped(1, number);
+        server.name_dropped(1, number);
+        assert_eq!(server.take_ready(), [100 + name]);
+        server.end_change(&[token]);
+        assert_eq!(server.offer(now, 1, token), granted, "it keeps the other names");
+        assert!(server.take_recalls().is_empty());
+    }
+    // Too many: all names are wanted back, and no change waits for that.
+    assert!(!server.begin_change(20, 2, &change(1), 200));
+    assert_eq!(server.take_recalls().len(), 1);
+    let told = server.take_name_changes();
+    server.name_dropped(1, told[0].1);
+    assert_eq!(server.take_ready(), [200]);
+    server.end_change(&[token]);
+    assert!(server.offer(30, 1, token).is_none() && server.offer(30, 3, token).is_none());
+    // A session that is over keeps nobody waiting.
+    assert!(!server.begin_change(40, 2, &change(2), 300));
+    server.forget(1);
+    assert_eq!((server.take_ready(), server.count()), (vec![300], 0));
+}
