@@ -12,7 +12,9 @@
 //! | `worker` | the thread of a store |
 //! | `error` | codes and texts |
 
-mod error;
+/// For the tests.
+#[doc(hidden)]
+pub mod error;
 mod handle;
 mod worker;
 

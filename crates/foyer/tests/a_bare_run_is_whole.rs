@@ -4,6 +4,10 @@
 //! program is wrong, and nothing remains afterwards. Leaves to others: the figures, because the figures of such a small
 //! run mean nothing.
 
+#[path = "../src/contender.rs"]
+#[allow(dead_code, reason = "its tests run here; the program uses it")]
+mod contender;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -2,4 +2,5 @@
 
 mod c_programs;
 mod calls;
+mod errors;
 mod header;
