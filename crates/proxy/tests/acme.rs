@@ -130,6 +130,38 @@ async fn refused_order_is_shown_and_retried() {
     assert_eq!(authority.book().accounts, 1, "the account is used again");
 }
 
+/// The pause is about the look at another name. With it, the order would be tried again after hours.
+#[tokio::test]
+async fn pause_of_a_look_delays_no_order() {
+    let (authority, from) = (Authority::start("look-pause").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    {
+        let mut book = authority.book();
+        (book.look_pause_s, book.refuses) = (Some(40_000), Some("rejectedIdentifier"));
+    }
+    let proxy = TestProxy::start(ordering(&authority, &from, &["b.test", "a.test"])).await;
+    until(|| authority.book().looks >= 1).await;
+    let failures = || {
+        let found = proxy.reader().ordered_names().into_iter().find(|found| found.name == "a.test");
+        found.and_then(|found| found.failure).map_or(0, |failure| failure.count)
+    };
+    until(|| failures() >= 3).await;
+}
+
+/// The client library panics on such a pause.
+#[tokio::test]
+async fn endless_pause_stops_no_orders() {
+    let (authority, from) = (Authority::start("endless-pause").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    authority.book().look_pause_s = Some(u64::MAX);
+    authority.book().refuses = Some("rejectedIdentifier");
+    let proxy = TestProxy::start(ordering(&authority, &from, &["b.test", "a.test"])).await;
+    until(|| authority.book().looks >= 1).await;
+    authority.book().check_at = proxy.redirect_address;
+    authority.book().refuses = None;
+    wait_for_tls(&proxy, "a.test", &authority).await;
+}
+
 /// A server that has nothing.
 async fn other_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -199,6 +199,8 @@ impl OrderDesk {
 
     /// Orders a certificate for a name.
     async fn order(&mut self, index: usize) {
+        // What the authority asked for at an earlier request, as at a look, is no pause after this order.
+        _ = self.pause.take();
         let ordered = match tokio::time::timeout(ORDER_TIME_MAX, self.attempt(index)).await {
             Ok(ordered) => ordered,
             Err(_) => {

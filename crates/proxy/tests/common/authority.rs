@@ -47,6 +47,8 @@ pub struct Book {
     pub orders: Vec<OrderRecord>,
     /// The requests for what is suggested.
     pub looks: usize,
+    /// The pause that requests for what is suggested are told, and refused. *Units*: seconds.
+    pub look_pause_s: Option<u64>,
     /// The kind of problem by which new orders are refused.
     pub refuses: Option<&'static str>,
     /// Where names are checked; a check waits until there is an address.
@@ -99,6 +101,7 @@ impl Authority {
             accounts: 0,
             orders: Vec::new(),
             looks: 0,
+            look_pause_s: None,
             refuses: None,
             check_at: None,
             validity_s: (-3600, 90 * DAY_S),
@@ -247,6 +250,11 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
     let (status, headers, text) = match (method, place) {
         ("GET", "dir") => (200, String::new(), book.directory().to_string()),
         ("HEAD", "nonce") => (200, String::new(), String::new()),
+        ("GET", "renewal") if book.look_pause_s.is_some() => {
+            book.looks += 1;
+            let headers = format!("retry-after: {}\r\n", book.look_pause_s.unwrap_or_default());
+            (503, headers, json!({ "type": "about:blank", "detail": "later" }).to_string())
+        }
         ("GET", "renewal") => {
             book.looks += 1;
             let window = book.suggests_s.map(|(from, to)| json!({ "start": rfc3339(from), "end": rfc3339(to) }));
