@@ -131,7 +131,7 @@ impl OrderDesk {
         Moment { unix_s, uptime: self.started.elapsed() }
     }
 
-    /// Uses other options. What has failed is tried at once.
+    /// Uses other options. What has failed is tried at once, unless it is to wait.
     fn follow(&mut self, options: Arc<AcmeOptions>) {
         let is_elsewhere = options.directory != self.options.directory || options.state != self.options.state;
         self.options = options;
@@ -145,8 +145,8 @@ impl OrderDesk {
         self.take_names();
         let now = self.now();
         for work in &mut self.names {
-            let is_limited = work.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::RateLimited);
-            work.plan.hurry(now, is_limited);
+            let is_to_wait = work.failure.as_ref().is_some_and(OrderFailure::is_to_wait);
+            work.plan.hurry(now, is_to_wait);
         }
         self.publish();
     }

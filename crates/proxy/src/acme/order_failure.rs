@@ -50,6 +50,12 @@ impl OrderFailure {
         matches!(self.kind, FailureKind::Unreachable | FailureKind::Account)
     }
 
+    /// Whether also a reload does not hasten the next order: the authority has asked for a pause, or another certificate
+    /// would be of no use either.
+    pub fn is_to_wait(&self) -> bool {
+        self.pause.is_some() || matches!(self.kind, FailureKind::RateLimited | FailureKind::Clock)
+    }
+
     /// What to do.
     pub fn remedy(&self) -> &'static str {
         match self.kind {
@@ -123,6 +129,16 @@ mod tests {
         assert_eq!(kind("accountDoesNotExist"), FailureKind::Account);
         assert_eq!((kind("dns"), kind("rejectedIdentifier")), (FailureKind::Check, FailureKind::Refused));
         assert_eq!((kind_of(""), kind_of("about:blank")), (FailureKind::Unreachable, FailureKind::Unreachable));
+    }
+
+    #[test]
+    fn asked_pause_outlasts_a_reload() {
+        let failure = |kind, pause| OrderFailure { pause, ..OrderFailure::new(kind, "x") };
+        let pause = Some(Duration::from_secs(5));
+        assert!(failure(FailureKind::RateLimited, None).is_to_wait() && failure(FailureKind::Clock, None).is_to_wait());
+        for kind in [FailureKind::Unreachable, FailureKind::Account, FailureKind::Check, FailureKind::Refused] {
+            assert!(failure(kind, pause).is_to_wait() && !failure(kind, None).is_to_wait(), "{kind:?}");
+        }
     }
 
     #[test]

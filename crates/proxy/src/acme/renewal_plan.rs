@@ -196,9 +196,10 @@ impl RenewalPlan {
         self.save_at = (!is_saved).then(|| now.uptime.saturating_add(SAVE_TIME));
     }
 
-    /// The operator has changed something: what has failed is tried at once, unless the authority has asked for a pause.
-    pub fn hurry(&mut self, now: Moment, is_limited: bool) {
-        if !is_limited {
+    /// The operator has changed something: what has failed is tried at once, unless it is to wait, as when the authority
+    /// has asked for a pause.
+    pub fn hurry(&mut self, now: Moment, is_to_wait: bool) {
+        if !is_to_wait {
             self.paused_until = self.paused_until.min(now.uptime);
         }
         self.look_at = self.look_at.min(now.uptime);
