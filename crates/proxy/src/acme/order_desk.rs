@@ -22,7 +22,7 @@ use super::live_certificates::LiveNames;
 use super::one_order::{OrderParts, Ordered, order};
 use super::order_failure::{FailureKind, OrderFailure};
 use super::progress::{AcmeFailure, AcmeName};
-use super::renewal_plan::{Moment, RenewalPlan, Step};
+use super::renewal_plan::{Moment, RenewalPlan, Step, next_step};
 use super::state_files::{StateFiles, account_text, parse_account};
 use super::{AcmeOptions, AcmeShared};
 
@@ -106,7 +106,7 @@ impl OrderDesk {
                 self.follow(options);
             }
             let now = self.now();
-            let next = self.names.iter().enumerate().find_map(|(index, work)| Some((index, work.plan.step(now)?)));
+            let next = next_step(self.names.iter().map(|work| &work.plan), now);
             match next {
                 Some((index, Step::Order)) => self.order(index).await,
                 Some((index, Step::Look)) => self.look(index).await,

@@ -82,15 +82,24 @@ impl RetryRule {
     }
 }
 
-/// What is to be done for a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is to be done for a name. What comes first here is done first: writing takes hardly any time, and an authority that
+/// is silent when it is asked what it suggests delays no order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
-    /// Order a certificate.
-    Order,
     /// Write the certificate again.
     Save,
+    /// Order a certificate.
+    Order,
     /// Ask the authority when it suggests to renew.
     Look,
+}
+
+/// The step that is done next, with the index of its plan. Of several, that of the name that has failed least, so names
+/// that fail again and again, and slowly, keep no other waiting.
+pub(crate) fn next_step<'a>(plans: impl Iterator<Item = &'a RenewalPlan>, now: Moment) -> Option<(usize, Step)> {
+    let steps = plans.enumerate().filter_map(|(index, plan)| Some((index, plan.step(now)?, plan.failures)));
+    let next = steps.min_by_key(|(_, step, failures)| (*step, *failures));
+    next.map(|(index, step, _)| (index, step))
 }
 
 /// What is known of a name.
@@ -303,6 +312,23 @@ mod tests {
         assert_eq!(plan.step(at(0, 1)), None);
         plan.hurry(at(0, 1), false);
         assert_eq!((plan.step(at(0, 1)), plan.failures()), (Some(Step::Order), 1));
+    }
+
+    #[test]
+    fn orders_come_before_looks() {
+        let now = at(DAY_S, 0);
+        let mut plans = vec![RenewalPlan::new(Some(days(0, 90))), RenewalPlan::new(None), RenewalPlan::new(None)];
+        assert_eq!(next_step(plans.iter(), now), Some((1, Step::Order)));
+        // What failed before waits for what did not.
+        plans[1].failures = 1;
+        assert_eq!(next_step(plans.iter(), now), Some((2, Step::Order)));
+        plans[0].on_suggested(None, None, now, 0.5);
+        plans[0].save_at = Some(now.uptime);
+        assert_eq!(next_step(plans.iter(), now), Some((0, Step::Save)));
+        assert_eq!(
+            (next_step(plans[..0].iter(), now), next_step(plans[..1].iter(), at(DAY_S, 0))),
+            (None, Some((0, Step::Save)))
+        );
     }
 
     #[test]
