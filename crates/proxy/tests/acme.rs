@@ -369,6 +369,20 @@ async fn reload_orders_new_names_alone() {
 }
 
 #[tokio::test]
+async fn other_state_keeps_the_certificate_shown() {
+    let (authority, from) = (Authority::start("other-state").await, Origin::start().await);
+    let proxy = configured(ordering_config(&authority, &from, &["a.test"])).await;
+    authority.book().check_at = proxy.redirect_address;
+    wait_for_tls(&proxy, "a.test", &authority).await;
+    authority.book().check_at = None;
+    let mut elsewhere = ordering_config(&authority, &from, &["a.test"]);
+    elsewhere.tls.acme.as_mut().expect("a table").state = Some(at(authority.folder.join("elsewhere")));
+    proxy.reopener().reload(&Arc::new(elsewhere)).expect("a good file");
+    until(|| authority.book().orders.len() == 2).await;
+    assert!(tls(proxy.address, "a.test", &authority.ca(), &[HTTP]).await.is_ok(), "it has the certificate of before");
+}
+
+#[tokio::test]
 async fn names_with_files_are_not_ordered() {
     let (authority, from) = (Authority::start("files").await, Origin::start().await);
     let certificate = authority.put("a.test", (-DAY_S, 89 * DAY_S));

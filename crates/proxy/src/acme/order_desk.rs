@@ -157,9 +157,10 @@ impl OrderDesk {
             std::mem::take(&mut self.names).into_iter().map(|work| (work.name.clone(), work)).collect();
         let options = self.options.clone();
         self.names = options.names.iter().map(|name| known.remove(name).unwrap_or_else(|| self.read(name))).collect();
+        // A name that has no certificate in another directory keeps the one that it shows until there is one.
         let by_name = self.names.iter().map(|work| {
-            let certificate = work.certificate.as_ref().map(|certificate| certificate.certified.clone());
-            (work.name.clone(), certificate)
+            let own = work.certificate.as_ref().map(|certificate| certificate.certified.clone());
+            (work.name.clone(), own.or_else(|| self.shared.certificates.find(&work.name, false)))
         });
         let placeholder = placeholder(&self.provider);
         if let Err(error) = &placeholder {
