@@ -162,6 +162,19 @@ async fn endless_pause_stops_no_orders() {
     wait_for_tls(&proxy, "a.test", &authority).await;
 }
 
+/// The client library panics on such a directory.
+#[tokio::test]
+async fn broken_directory_is_a_failure() {
+    let (authority, from) = (Authority::start("directory").await, Origin::start().await);
+    authority.book().breaks_directory = true;
+    let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
+    until(|| only(&proxy).failure.is_some_and(|failure| failure.count >= 2)).await;
+    assert!(only(&proxy).failure.expect("a failure").what.contains("not one of ACME"));
+    authority.book().check_at = proxy.redirect_address;
+    authority.book().breaks_directory = false;
+    wait_for_tls(&proxy, "a.test", &authority).await;
+}
+
 /// A server that has nothing.
 async fn other_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -8,9 +8,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use futures_util::FutureExt;
 use instant_acme::{Account, CertificateIdentifier, NewAccount};
 use nectary_host::Shutdown;
 use nectary_host::log::{Level, Throttle, write};
@@ -202,7 +204,7 @@ impl OrderDesk {
     async fn order(&mut self, index: usize) {
         // What the authority asked for at an earlier request, as at a look, is no pause after this order.
         _ = self.pause.take();
-        let ordered = match tokio::time::timeout(ORDER_TIME_MAX, self.attempt(index)).await {
+        let ordered = match tokio::time::timeout(ORDER_TIME_MAX, guarded(self.attempt(index))).await {
             Ok(ordered) => ordered,
             Err(_) => {
                 let what = format!("the authority takes longer than {} s", ORDER_TIME_MAX.as_secs());
@@ -361,7 +363,8 @@ impl OrderDesk {
 
     /// Asks the authority when it suggests to renew. What goes wrong here is no failure: age alone decides then.
     async fn look(&mut self, index: usize) {
-        let asked = tokio::time::timeout(LOOK_TIME_MAX, self.suggestion(index)).await.ok().flatten();
+        let suggestion = guarded(async { Ok(self.suggestion(index).await) });
+        let asked = tokio::time::timeout(LOOK_TIME_MAX, suggestion).await.ok().and_then(Result::ok).flatten();
         let now = self.now();
         let is_unreachable = self.account.is_none();
         for (at, work) in self.names.iter_mut().enumerate() {
@@ -424,6 +427,15 @@ impl NameWork {
         }
         self.failure = Some(failure);
     }
+}
+
+/// Makes a failure of a panic: the client library has some for what an authority can write into its answers, and without
+/// this nothing would be renewed any more.
+async fn guarded<T>(work: impl Future<Output = Result<T, OrderFailure>>) -> Result<T, OrderFailure> {
+    let ended = AssertUnwindSafe(work).catch_unwind().await;
+    ended.unwrap_or_else(|_| {
+        Err(OrderFailure::new(FailureKind::Unreachable, "the authority's answer is not one of ACME: it has no meaning"))
+    })
 }
 
 /// A random number from 0 to 1.

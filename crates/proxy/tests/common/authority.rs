@@ -49,6 +49,8 @@ pub struct Book {
     pub looks: usize,
     /// The pause that requests for what is suggested are told, and refused. *Units*: seconds.
     pub look_pause_s: Option<u64>,
+    /// Whether its directory has a URL that is none.
+    pub breaks_directory: bool,
     /// The kind of problem by which new orders are refused.
     pub refuses: Option<&'static str>,
     /// Where names are checked; a check waits until there is an address.
@@ -102,6 +104,7 @@ impl Authority {
             orders: Vec::new(),
             looks: 0,
             look_pause_s: None,
+            breaks_directory: false,
             refuses: None,
             check_at: None,
             validity_s: (-3600, 90 * DAY_S),
@@ -315,6 +318,9 @@ impl Book {
             "newAccount": format!("{url}/account"),
             "newOrder": format!("{url}/new-order"),
         });
+        if self.breaks_directory {
+            directory["newNonce"] = "".into();
+        }
         if self.suggests_s.is_some() {
             directory["renewalInfo"] = format!("{url}/renewal").into();
         }
