@@ -1,8 +1,8 @@
 //! The connection to the authority's server.
 //!
 //! Owns: a request of HTTP/1.1 over TLS, each on a separate connection, and its bounds. Promises: only `https` URLs are
-//! asked, and the server's certificate is verified; an answer takes at most [`TIME_MAX`] and [`BODY_BYTES_MAX`], and asks
-//! for a pause of at most [`PAUSE_S_MAX`]. Leaves to others: what is asked (`instant-acme`).
+//! asked, and the server's certificate is verified; an answer takes at most [`TIME_MAX`] and [`BODY_BYTES_MAX`], and
+//! asks for a pause of at most [`PAUSE_S_MAX`]. Leaves to others: what is asked (`instant-acme`).
 
 use std::error::Error as StdError;
 use std::path::Path;

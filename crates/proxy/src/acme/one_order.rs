@@ -17,8 +17,8 @@ use super::order_failure::{FailureKind, OrderFailure};
 /// The longest time in which the authority must check a name, and in which it must give the certificate.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// How much longer each pause between two questions is. The client library gives up before the first pause that would end
-/// after [`WAIT_MAX`]; if each were twice the last one, it would ask for the last time after 32 s.
+/// How much longer each pause between two questions is. The client library gives up before the first pause that would
+/// end after [`WAIT_MAX`]; if each were twice the last one, it would ask for the last time after 32 s.
 const PAUSE_GROWTH: f32 = 1.3;
 
 /// What an order needs.

@@ -429,8 +429,8 @@ impl NameWork {
     }
 }
 
-/// Makes a failure of a panic: the client library has some for what an authority can write into its answers, and without
-/// this nothing would be renewed any more.
+/// Makes a failure of a panic: the client library has some for what an authority can write into its answers, and
+/// without this nothing would be renewed any more.
 async fn guarded<T>(work: impl Future<Output = Result<T, OrderFailure>>) -> Result<T, OrderFailure> {
     let ended = AssertUnwindSafe(work).catch_unwind().await;
     ended.unwrap_or_else(|_| {

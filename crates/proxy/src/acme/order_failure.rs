@@ -50,8 +50,8 @@ impl OrderFailure {
         matches!(self.kind, FailureKind::Unreachable | FailureKind::Account)
     }
 
-    /// Whether also a reload does not hasten the next order: the authority has asked for a pause, or another certificate
-    /// would be of no use either.
+    /// Whether also a reload does not hasten the next order: the authority has asked for a pause, or another
+    /// certificate would be of no use either.
     pub fn is_to_wait(&self) -> bool {
         self.pause.is_some() || matches!(self.kind, FailureKind::RateLimited | FailureKind::Clock)
     }

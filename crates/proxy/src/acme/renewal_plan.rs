@@ -82,8 +82,8 @@ impl RetryRule {
     }
 }
 
-/// What is to be done for a name. What comes first here is done first: writing takes hardly any time, and an authority that
-/// is silent when it is asked what it suggests delays no order.
+/// What is to be done for a name. What comes first here is done first: writing takes hardly any time, and an authority
+/// that is silent when it is asked what it suggests delays no order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// Write the certificate again.
@@ -205,8 +205,8 @@ impl RenewalPlan {
         self.save_at = (!is_saved).then(|| now.uptime.saturating_add(SAVE_TIME));
     }
 
-    /// The operator has changed something: what has failed is tried at once, unless it is to wait, as when the authority
-    /// has asked for a pause.
+    /// The operator has changed something: what has failed is tried at once, unless it is to wait, as when the
+    /// authority has asked for a pause.
     pub fn hurry(&mut self, now: Moment, is_to_wait: bool) {
         if !is_to_wait {
             self.paused_until = self.paused_until.min(now.uptime);
