@@ -45,7 +45,8 @@ pub(crate) async fn order(parts: OrderParts<'_>) -> Result<Ordered, OrderFailure
     if let Some(replaced) = parts.replaces.clone() {
         wanted = wanted.replaces(replaced);
     }
-    let mut order = parts.account.new_order(&wanted).await?;
+    let ordered = parts.account.new_order(&wanted).await;
+    let mut order = ordered.map_err(|error| OrderFailure::of_new_order(error, parts.name))?;
     let policy = RetryPolicy::new().backoff(PAUSE_GROWTH).timeout(WAIT_MAX);
     prove(&mut order, &parts, &policy).await?;
     let key = order.finalize().await?;
