@@ -15,10 +15,10 @@ use crate::common::http2::tls;
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
-const HTTP: &[u8] = b"http/1.1";
+pub(crate) const HTTP: &[u8] = b"http/1.1";
 
 /// Options of a proxy that orders certificates for these names, and tries again soon.
-fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
+pub(crate) fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
     let acme = AcmeOptions {
         directory: authority.directory(),
         contact: vec!["admin@a.test".to_owned()],
@@ -37,19 +37,19 @@ fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOption
 }
 
 /// The state of the only name.
-fn only(proxy: &TestProxy) -> AcmeName {
+pub(crate) fn only(proxy: &TestProxy) -> AcmeName {
     proxy.reader().ordered_names().remove(0)
 }
 
 /// Waits until a condition is met; the test's own time limit ends the wait.
-async fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Waits until a client that trusts the authority is served under a name.
-async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Authority) {
+pub(crate) async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Authority) {
     while tls(proxy.address, name, &authority.ca(), &[HTTP]).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -335,7 +335,7 @@ async fn unreadable_account_is_kept() {
 }
 
 /// A configuration that orders certificates for all names of its site.
-fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyConfig {
+pub(crate) fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyConfig {
     let mut config = config(vec![site(names, vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     let listener = |tls: bool| ListenerConfig {
         address: at(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], 0)))),

@@ -3,6 +3,7 @@
 //! Owns: the account in use, and its file. Promises: an account is made only if there is no file of one; one whose file
 //! cannot be written is used from memory, and written later. Leaves to others: when an account may be made.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,15 @@ impl AccountKeeper {
     /// Takes the pause that the authority has asked for with its last refusal.
     pub fn take_pause(&self) -> Option<Duration> {
         self.pause.take()
+    }
+
+    /// Why it is not known now whether there is an account, so none may be made; `None` if it is.
+    pub fn unreadable(&self) -> Option<String> {
+        if self.account.is_some() || self.unwritten.is_some() {
+            return None;
+        }
+        let error = self.files.read_account().err().filter(|error| error.kind() != io::ErrorKind::InvalidData)?;
+        Some(format!("{} cannot be read: {error}", self.files.account_path().display()))
     }
 
     /// The account; `None` if there is none.

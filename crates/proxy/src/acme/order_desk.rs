@@ -322,8 +322,11 @@ impl OrderDesk {
             return Some(OrderFailure { pause, ..OrderFailure::new(FailureKind::AccountLimited, what.as_str()) });
         }
         self.limit = None;
-        let what = self.write_pauses(Some(index)).err()?;
         let first = self.options.retry.first;
+        if let Some(what) = self.account.unreadable() {
+            return Some(OrderFailure { pause: Some(first), ..OrderFailure::new(FailureKind::Unreadable, what) });
+        }
+        let what = self.write_pauses(Some(index)).err()?;
         let left = first.saturating_mul(UNWRITABLE_PAUSES).saturating_sub(now.uptime);
         let what = format!("{what}; nothing is ordered until it can be, or the process has run for a while");
         let held = OrderFailure { pause: Some(left.min(first)), ..OrderFailure::new(FailureKind::Unwritable, what) };

@@ -111,11 +111,12 @@ impl OrderFailure {
             FailureKind::Clock => "set the clock of this machine",
             FailureKind::File => "mend or remove the file; a certificate is ordered in its place",
             FailureKind::Unreadable => {
-                "let the user that the proxy runs as read the file, or remove it to order a certificate in its place; it \
-                 is read again by itself, and at once after a reload"
+                "let the user that the proxy runs as read the file, or remove it: then another one is ordered or made; \
+                 it is read again by itself"
             }
             FailureKind::Unwritable => {
-                "free space there, or let the user that the proxy runs as write there; it is tried again by itself"
+                "free space there, let the user that the proxy runs as write there, or remove a file of another \
+                 version; it is tried again by itself"
             }
             FailureKind::Interrupted => {
                 "see in the log why the process ended; it is tried again by itself, and at once after a reload"

@@ -53,6 +53,12 @@ pub struct Book {
     pub breaks_directory: bool,
     /// The kind of problem by which new orders are refused.
     pub refuses: Option<&'static str>,
+    /// What it says when it refuses.
+    pub says: &'static str,
+    /// The new orders that were refused.
+    pub refusals: usize,
+    /// Whether it has forgotten the account at the next order.
+    pub forgets: bool,
     /// Where names are checked; a check waits until there is an address.
     pub check_at: Option<SocketAddr>,
     /// The validity of certificates, from now. *Units*: seconds.
@@ -106,6 +112,9 @@ impl Authority {
             look_pause_s: None,
             breaks_directory: false,
             refuses: None,
+            says: "not for you",
+            refusals: 0,
+            forgets: false,
             check_at: None,
             validity_s: (-3600, 90 * DAY_S),
             suggests_s: Some((60 * DAY_S, 61 * DAY_S)),
@@ -267,9 +276,16 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
             book.accounts += 1;
             (201, format!("location: {url}/account/{}\r\n", book.accounts), json!({ "status": "valid" }).to_string())
         }
+        ("POST", "new-order") if book.forgets => {
+            book.forgets = false;
+            // So long that a message does not have all of it.
+            let (kind, detail) = ("urn:ietf:params:acme:error:accountDoesNotExist", "gone ".repeat(200));
+            (400, String::new(), json!({ "type": kind, "detail": detail, "status": 400 }).to_string())
+        }
         ("POST", "new-order") if book.refuses.is_some() => {
+            book.refusals += 1;
             let kind = format!("urn:ietf:params:acme:error:{}", book.refuses.unwrap_or_default());
-            (403, String::new(), json!({ "type": kind, "detail": "not for you", "status": 403 }).to_string())
+            (403, String::new(), json!({ "type": kind, "detail": book.says, "status": 403 }).to_string())
         }
         ("POST", "new-order") => {
             let wanted = payload(body);
