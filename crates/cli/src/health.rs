@@ -180,7 +180,10 @@ fn ordered_problems(ordered: &AcmeName, now_s: i64) -> Vec<(String, &'static str
     match (&ordered.failure, ordered.not_after_s) {
         (Some(failure), end_s) => {
             let again = failure.again_s.saturating_sub(now_s).max(0);
-            let tried = format!("attempt {} failed, the next is in {again} s", failure.count);
+            let tried = match failure.count {
+                0 => format!("it is tried again in {again} s"),
+                count => format!("attempt {count} failed, the next is in {again} s"),
+            };
             let what = match end_s {
                 None => format!("no certificate for {name}: {}; {tried}", failure.what),
                 Some(end_s) => {
@@ -248,6 +251,10 @@ mod tests {
         assert_eq!(texts(&name, 0), Vec::<String>::new(), "it is being ordered");
         name.failure = Some(AcmeFailure { what: "x".to_owned(), remedy: "y", count: 3, again_s: 60 });
         assert_eq!(texts(&name, 0), ["no certificate for a.test: x; attempt 3 failed, the next is in 60 s"]);
+        // Nothing was ordered yet, because nothing could be read or kept.
+        name.failure = Some(AcmeFailure { what: "x".to_owned(), remedy: "y", count: 0, again_s: 60 });
+        assert_eq!(texts(&name, 0), ["no certificate for a.test: x; it is tried again in 60 s"]);
+        name.failure = Some(AcmeFailure { what: "x".to_owned(), remedy: "y", count: 3, again_s: 60 });
         (name.not_before_s, name.not_after_s) = (Some(0), Some(90 * DAY_S));
         let found = texts(&name, 89 * DAY_S);
         assert!(found[0].ends_with("the next is in 0 s; the one in use ends in 1 days"), "{found:?}");

@@ -15,10 +15,10 @@ use crate::common::http2::tls;
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
-const HTTP: &[u8] = b"http/1.1";
+pub(crate) const HTTP: &[u8] = b"http/1.1";
 
 /// Options of a proxy that orders certificates for these names, and tries again soon.
-fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
+pub(crate) fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOptions {
     let acme = AcmeOptions {
         directory: authority.directory(),
         contact: vec!["admin@a.test".to_owned()],
@@ -37,19 +37,19 @@ fn ordering(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyOption
 }
 
 /// The state of the only name.
-fn only(proxy: &TestProxy) -> AcmeName {
+pub(crate) fn only(proxy: &TestProxy) -> AcmeName {
     proxy.reader().ordered_names().remove(0)
 }
 
 /// Waits until a condition is met; the test's own time limit ends the wait.
-async fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Waits until a client that trusts the authority is served under a name.
-async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Authority) {
+pub(crate) async fn wait_for_tls(proxy: &TestProxy, name: &str, authority: &Authority) {
     while tls(proxy.address, name, &authority.ca(), &[HTTP]).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -128,6 +128,51 @@ async fn refused_order_is_shown_and_retried() {
     wait_for_tls(&proxy, "a.test", &authority).await;
     until(|| only(&proxy).failure.is_none()).await;
     assert_eq!(authority.book().accounts, 1, "the account is used again");
+}
+
+/// The pause is about the look at another name. With it, the order would be tried again after hours.
+#[tokio::test]
+async fn pause_of_a_look_delays_no_order() {
+    let (authority, from) = (Authority::start("look-pause").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    {
+        let mut book = authority.book();
+        (book.look_pause_s, book.refuses) = (Some(40_000), Some("rejectedIdentifier"));
+    }
+    let proxy = TestProxy::start(ordering(&authority, &from, &["b.test", "a.test"])).await;
+    until(|| authority.book().looks >= 1).await;
+    let failures = || {
+        let found = proxy.reader().ordered_names().into_iter().find(|found| found.name == "a.test");
+        found.and_then(|found| found.failure).map_or(0, |failure| failure.count)
+    };
+    until(|| failures() >= 3).await;
+}
+
+/// The client library panics on such a pause.
+#[tokio::test]
+async fn endless_pause_stops_no_orders() {
+    let (authority, from) = (Authority::start("endless-pause").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    authority.book().look_pause_s = Some(u64::MAX);
+    authority.book().refuses = Some("rejectedIdentifier");
+    let proxy = TestProxy::start(ordering(&authority, &from, &["b.test", "a.test"])).await;
+    until(|| authority.book().looks >= 1).await;
+    authority.book().check_at = proxy.redirect_address;
+    authority.book().refuses = None;
+    wait_for_tls(&proxy, "a.test", &authority).await;
+}
+
+/// The client library panics on such a directory.
+#[tokio::test]
+async fn broken_directory_is_a_failure() {
+    let (authority, from) = (Authority::start("directory").await, Origin::start().await);
+    authority.book().breaks_directory = true;
+    let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
+    until(|| only(&proxy).failure.is_some_and(|failure| failure.count >= 2)).await;
+    assert!(only(&proxy).failure.expect("a failure").what.contains("not one of ACME"));
+    authority.book().check_at = proxy.redirect_address;
+    authority.book().breaks_directory = false;
+    wait_for_tls(&proxy, "a.test", &authority).await;
 }
 
 /// A server that has nothing.
@@ -290,7 +335,7 @@ async fn unreadable_account_is_kept() {
 }
 
 /// A configuration that orders certificates for all names of its site.
-fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyConfig {
+pub(crate) fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> ProxyConfig {
     let mut config = config(vec![site(names, vec![route("/", "o")])], vec![origin("o", &[from.address])]);
     let listener = |tls: bool| ListenerConfig {
         address: at(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], 0)))),
@@ -335,6 +380,20 @@ async fn reload_orders_new_names_alone() {
     reopener.reload(&Arc::new(two)).expect("a good file");
     wait_for_tls(&proxy, "a.test", &authority).await;
     assert_eq!(names(&authority), ["a.test", "b.test"]);
+}
+
+#[tokio::test]
+async fn other_state_keeps_the_certificate_shown() {
+    let (authority, from) = (Authority::start("other-state").await, Origin::start().await);
+    let proxy = configured(ordering_config(&authority, &from, &["a.test"])).await;
+    authority.book().check_at = proxy.redirect_address;
+    wait_for_tls(&proxy, "a.test", &authority).await;
+    authority.book().check_at = None;
+    let mut elsewhere = ordering_config(&authority, &from, &["a.test"]);
+    elsewhere.tls.acme.as_mut().expect("a table").state = Some(at(authority.folder.join("elsewhere")));
+    proxy.reopener().reload(&Arc::new(elsewhere)).expect("a good file");
+    until(|| authority.book().orders.len() == 2).await;
+    assert!(tls(proxy.address, "a.test", &authority.ca(), &[HTTP]).await.is_ok(), "it has the certificate of before");
 }
 
 #[tokio::test]

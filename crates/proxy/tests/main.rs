@@ -1,6 +1,7 @@
 //! Tests of the proxy's promises. Each promise has one file, and all files are in one binary.
 
 mod acme;
+mod acme_pauses;
 mod administration;
 mod admission;
 mod choice_of_servers;

@@ -70,15 +70,14 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
     }
     if let (Some(acme), Ok(options)) = (&config.tls.acme, nectary_proxy::options_of(config))
         && let Some(orders) = &options.acme
-        && let Err(what) = nectary_proxy::check_acme_state(orders)
     {
         let place = acme.state.as_ref().map_or(acme.place, |state| state.place);
-        let message = format!("{}:{place}: `state`: {what}", config.source.name());
-        return Err(Failure::new(
-            USAGE,
-            message,
-            "let the user that the proxy runs as write there, or name another directory",
-        ));
+        let message = |what: String| format!("{}:{place}: `state`: {what}", config.source.name());
+        match nectary_proxy::check_acme_state(orders) {
+            Ok(None) => {}
+            Ok(Some(what)) => log::write(Level::Warning, "proxy", format_args!("{}", message(what))),
+            Err(what) => return Err(Failure::new(USAGE, message(what), "name another directory")),
+        }
     }
     let paths = config.log.access.iter().filter_map(|target| match &target.value {
         nectary_config::LogTarget::File(file) => Some((target.place, file)),

@@ -1,8 +1,8 @@
 //! The connection to the authority's server.
 //!
 //! Owns: a request of HTTP/1.1 over TLS, each on a separate connection, and its bounds. Promises: only `https` URLs are
-//! asked, and the server's certificate is verified; an answer takes at most [`TIME_MAX`] and [`BODY_BYTES_MAX`]. Leaves
-//! to others: what is asked (`instant-acme`).
+//! asked, and the server's certificate is verified; an answer takes at most [`TIME_MAX`] and [`BODY_BYTES_MAX`], and
+//! asks for a pause of at most [`PAUSE_S_MAX`]. Leaves to others: what is asked (`instant-acme`).
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{HOST, RETRY_AFTER, USER_AGENT};
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
@@ -27,6 +27,10 @@ const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The longest answer. *Units*: bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The longest pause of which the client library learns. It panics on one that cannot be added to the time of now.
+/// *Units*: seconds.
+const PAUSE_S_MAX: u64 = 30 * 86_400;
 
 /// The port of a URL that names none.
 const HTTPS_PORT: u16 = 443;
@@ -80,14 +84,23 @@ impl HttpClient for AuthorityClient {
             let url = request.uri().clone();
             let failed = |what: String| Error::Other(Box::new(ConnectionError(format!("{}: {what}", shown(&url)))));
             match tokio::time::timeout(TIME_MAX, ask(&client.tls, request)).await {
-                Ok(Ok(response)) => {
+                Ok(Ok(mut response)) => {
                     client.pause.note(&response);
+                    bound_pause(response.headers_mut());
                     Ok(BytesResponse::from(response))
                 }
                 Ok(Err(what)) => Err(failed(what)),
                 Err(_) => Err(failed(format!("no answer within {} s", TIME_MAX.as_secs()))),
             }
         })
+    }
+}
+
+/// Shortens a pause that is longer than [`PAUSE_S_MAX`].
+fn bound_pause(headers: &mut HeaderMap) {
+    let asked = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    if asked.is_some_and(|seconds| seconds > PAUSE_S_MAX) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(PAUSE_S_MAX));
     }
 }
 
@@ -165,6 +178,25 @@ mod tests {
         {
             assert_eq!(asked(status, value), None, "{status} {value}");
         }
+    }
+
+    #[test]
+    fn asked_pauses_are_bounded() {
+        let bounded = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_str(value).expect("a value"));
+            bound_pause(&mut headers);
+            headers[RETRY_AFTER].to_str().expect("text").to_owned()
+        };
+        let longest = PAUSE_S_MAX.to_string();
+        for value in [u64::MAX.to_string(), (i64::MAX as u64).to_string(), format!(" {} ", PAUSE_S_MAX + 1)] {
+            assert_eq!(bounded(&value), longest, "{value}");
+        }
+        for value in [longest.as_str(), "0", "-1", "soon", "", "Fri, 31 Dec 9999 23:59:59 GMT", "99999999999999999999"]
+        {
+            assert_eq!(bounded(value), value);
+        }
+        bound_pause(&mut HeaderMap::new());
     }
 
     #[tokio::test]

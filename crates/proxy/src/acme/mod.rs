@@ -3,17 +3,19 @@
 //! Owns: the account, the orders, the answers to the authority's checks, renewal, and the directory of all that
 //! ([format](../../../../docs/formats/acme-state.md)). Promises: all of it runs in a separate thread, so no client
 //! waits for it; a name whose certificate cannot be had keeps no other name from its own; a failure is tried again
-//! after pauses that grow to [`RetryRule::longest`], and no clock, however wrong, makes them shorter. Leaves to others:
-//! the choice between these certificates and those of files (`accept::tls`), and the form of a status (the caller).
+//! after pauses that grow to [`RetryRule::longest`]; no clock, however wrong, makes them shorter while the process runs,
+//! nor longer at any time, and they outlive the process. Leaves to others: the choice between these certificates and
+//! those of files (`accept::tls`), and the form of a status (the caller).
 //!
 //! ```text
-//!  order_desk ──> one_order ──> authority_client ──> the authority
-//!      │  │           │
-//!      │  │           └──> challenge_answers <── workers (HTTP-01, TLS-ALPN-01)
-//!      │  └──> state_files      live_certificates <── workers (handshakes)
-//!      └──> renewal_plan (pure)  progress <── status, metrics
+//!  order_desk ──> account_keeper, one_order ──> authority_client ──> the authority
+//!      │  │                          │
+//!      │  │                          └──> challenge_answers <── workers (HTTP-01, TLS-ALPN-01)
+//!      │  └──> pause_book, state_files      live_certificates <── workers (handshakes)
+//!      └──> renewal_plan (pure)             progress <── status, metrics
 //! ```
 
+mod account_keeper;
 mod acme_options;
 mod authority_client;
 mod challenge_answers;
@@ -22,6 +24,7 @@ mod live_certificates;
 mod one_order;
 mod order_desk;
 mod order_failure;
+mod pause_book;
 mod progress;
 mod renewal_plan;
 mod state_files;
@@ -87,11 +90,12 @@ impl AcmeShared {
     }
 }
 
-/// Checks that the directory of the account and the certificates can be made and written; makes it.
+/// Looks whether the directory of the account and the certificates is there or can be made; makes and writes nothing,
+/// because the caller can be another user than that of the proxy. *Returns*: what the operator should know.
 ///
-/// *Errors*: what cannot be done, with its path.
-pub fn check_state(options: &AcmeOptions) -> Result<(), String> {
-    StateFiles::new(&options.state, &options.directory).probe()
+/// *Errors*: why there can be no such directory, with its path.
+pub fn check_state(options: &AcmeOptions) -> Result<Option<String>, String> {
+    StateFiles::new(&options.state, &options.directory).look()
 }
 
 /// Checks the file of certificates that are trusted for the authority's server.

@@ -17,6 +17,10 @@ use super::order_failure::{FailureKind, OrderFailure};
 /// The longest time in which the authority must check a name, and in which it must give the certificate.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
+/// How much longer each pause between two questions is. The client library gives up before the first pause that would
+/// end after [`WAIT_MAX`]; if each were twice the last one, it would ask for the last time after 32 s.
+const PAUSE_GROWTH: f32 = 1.3;
+
 /// What an order needs.
 pub(crate) struct OrderParts<'a> {
     pub account: &'a Account,
@@ -41,8 +45,9 @@ pub(crate) async fn order(parts: OrderParts<'_>) -> Result<Ordered, OrderFailure
     if let Some(replaced) = parts.replaces.clone() {
         wanted = wanted.replaces(replaced);
     }
-    let mut order = parts.account.new_order(&wanted).await?;
-    let policy = RetryPolicy::new().timeout(WAIT_MAX);
+    let ordered = parts.account.new_order(&wanted).await;
+    let mut order = ordered.map_err(|error| OrderFailure::of_new_order(error, parts.name))?;
+    let policy = RetryPolicy::new().backoff(PAUSE_GROWTH).timeout(WAIT_MAX);
     prove(&mut order, &parts, &policy).await?;
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&policy).await?;

@@ -30,7 +30,7 @@ pub struct AcmeFailure {
     pub what: String,
     /// What to do.
     pub remedy: &'static str,
-    /// How often it has failed in a row.
+    /// How often it has failed in a row; 0 if nothing was tried yet.
     pub count: u32,
     /// When it is tried again. *Units*: Unix seconds.
     pub again_s: i64,

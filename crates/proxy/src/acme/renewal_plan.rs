@@ -1,4 +1,4 @@
-//! When the certificate of a name is ordered, renewed, looked at and written.
+//! When the certificate of a name is ordered, renewed, looked at, written and read again.
 //!
 //! Owns: the decision. It is a plain state machine: moments and events in, steps out; no clock, no I/O, no randomness of
 //! its own.
@@ -12,6 +12,11 @@
 //! | is absent, or its renewal is due | at once, unless a pause after a failure lasts |
 //! | was just issued, and its renewal is due already | after a pause that grows: the clock is wrong, or the authority |
 //! | is not valid yet | not at all: a new one would not be valid either |
+//! | cannot be read | not at all, until its file can be read or is missing |
+//!
+//! A suggestion in the past is how an authority tells of a revocation, so it is followed at once; but an authority that
+//! always suggests the past gets an order only every [`SUGGESTION_TIME`]. In the same way a reload hastens an attempt
+//! only every [`HURRY_TIME`], because authorities allow few failures in an hour.
 
 use std::time::Duration;
 
@@ -23,8 +28,14 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The time after which a certificate that could not be written is written again.
 const SAVE_TIME: Duration = Duration::from_secs(300);
 
-/// The longest pause that an authority can ask for.
-const PAUSE_MAX: Duration = Duration::from_secs(48 * 3600);
+/// The longest pause that an authority can ask for, and that is taken over from an earlier process.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(48 * 3600);
+
+/// The time between two attempts, or two looks, at a name that reloads have hastened.
+const HURRY_TIME: Duration = Duration::from_secs(900);
+
+/// The time after a renewal that was suggested in which no other suggestion is followed.
+const SUGGESTION_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A moment on two clocks.
 #[derive(Debug, Clone, Copy)]
@@ -82,15 +93,39 @@ impl RetryRule {
     }
 }
 
-/// What is to be done for a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is to be done for a name. What comes first here is done first: writing takes hardly any time, and an authority
+/// that is silent when it is asked what it suggests delays no order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
-    /// Order a certificate.
-    Order,
+    /// Read the certificate again.
+    Read,
     /// Write the certificate again.
     Save,
+    /// Order a certificate.
+    Order,
     /// Ask the authority when it suggests to renew.
     Look,
+}
+
+/// The step that is done next, with the index of its plan. Of several, that of the name that has failed least, so names
+/// that fail again and again, and slowly, keep no other waiting.
+pub(crate) fn next_step<'a>(plans: impl Iterator<Item = &'a RenewalPlan>, now: Moment) -> Option<(usize, Step)> {
+    let steps = plans.enumerate().filter_map(|(index, plan)| Some((index, plan.step(now)?, plan.failures)));
+    let next = steps.min_by_key(|(_, step, failures)| (*step, *failures));
+    next.map(|(index, step, _)| (index, step))
+}
+
+/// The pauses that outlive the process, as the time that is left of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LeftPauses {
+    /// How often ordering has failed in a row.
+    pub failures: u32,
+    /// No certificate is ordered.
+    pub order: Duration,
+    /// No suggestion is followed.
+    pub suggestion: Duration,
+    /// No reload hastens an order.
+    pub hurry: Duration,
 }
 
 /// What is known of a name.
@@ -103,6 +138,13 @@ pub(crate) struct RenewalPlan {
     paused_until: Duration,
     look_at: Duration,
     save_at: Option<Duration>,
+    /// When the certificate is read again, if it could not be read.
+    read_at: Option<Duration>,
+    /// From when on a suggestion is followed.
+    suggestion_from: Duration,
+    /// From when on a reload hastens an order, and a look.
+    hurry_from: Duration,
+    hurry_look_from: Duration,
 }
 
 impl RenewalPlan {
@@ -111,29 +153,72 @@ impl RenewalPlan {
         RenewalPlan { validity, ..RenewalPlan::default() }
     }
 
+    /// A name whose certificate could not be read.
+    pub fn unreadable(now: Moment, rule: &RetryRule) -> RenewalPlan {
+        RenewalPlan { read_at: Some(now.uptime.saturating_add(rule.first)), ..RenewalPlan::default() }
+    }
+
+    /// Whether the certificate could not be read.
+    pub fn is_unreadable(&self) -> bool {
+        self.read_at.is_some()
+    }
+
+    /// Takes over the pauses of an earlier process.
+    pub fn resume(&mut self, left: LeftPauses, now: Moment) {
+        let until = |left: Duration| now.uptime.saturating_add(left.min(PAUSE_MAX));
+        self.failures = left.failures;
+        self.paused_until = until(left.order);
+        self.suggestion_from = until(left.suggestion);
+        self.hurry_from = until(left.hurry);
+    }
+
+    /// The pauses for a later process.
+    pub fn left(&self, now: Moment) -> LeftPauses {
+        LeftPauses {
+            failures: self.failures,
+            order: self.paused_until.saturating_sub(now.uptime),
+            suggestion: self.suggestion_from.saturating_sub(now.uptime),
+            hurry: self.hurry_from.saturating_sub(now.uptime),
+        }
+    }
+
+    /// The pauses for a later process, if this one ends in the attempt that begins now.
+    pub fn left_in_attempt(&self, now: Moment, rule: &RetryRule) -> LeftPauses {
+        let failures = self.failures.saturating_add(1);
+        LeftPauses { failures, order: rule.pause(failures, 0.5), ..self.left(now) }
+    }
+
     /// How often ordering has failed in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
     /// When the certificate is renewed; `None` if there is none. *Units*: Unix seconds.
-    pub fn renewal_s(&self) -> Option<i64> {
+    pub fn renewal_s(&self, now: Moment) -> Option<i64> {
         let by_age = self.validity?.renewal_s();
-        Some(self.suggested_s.map_or(by_age, |suggested| suggested.min(by_age)))
+        let suggested =
+            self.suggested_s.map(|suggested_s| match seconds_up(self.suggestion_from.saturating_sub(now.uptime)) {
+                0 => suggested_s,
+                left_s => suggested_s.max(now.unix_s.saturating_add(left_s)),
+            });
+        Some(suggested.map_or(by_age, |suggested_s| suggested_s.min(by_age)))
     }
 
-    /// How long it takes until the next attempt.
+    /// How long it takes until the next attempt, or until the certificate is read again.
     pub fn pause_left(&self, now: Moment) -> Duration {
-        self.paused_until.saturating_sub(now.uptime)
+        self.read_at.unwrap_or(self.paused_until).saturating_sub(now.uptime)
     }
 
     /// Whether there is no certificate, or it is time to renew it.
     pub fn is_due(&self, now: Moment) -> bool {
-        self.renewal_s().is_none_or(|renewal_s| now.unix_s >= renewal_s)
+        self.renewal_s(now).is_none_or(|renewal_s| now.unix_s >= renewal_s)
     }
 
     /// What is to be done now.
     pub fn step(&self, now: Moment) -> Option<Step> {
+        if let Some(read_at) = self.read_at {
+            return (now.uptime >= read_at).then_some(Step::Read);
+        }
         if self.is_due(now) && now.uptime >= self.paused_until {
             return Some(Step::Order);
         }
@@ -145,7 +230,10 @@ impl RenewalPlan {
 
     /// How long nothing is to be done, if neither clock is set.
     pub fn idle_time(&self, now: Moment) -> Duration {
-        let order_in = match self.renewal_s() {
+        if self.read_at.is_some() {
+            return self.pause_left(now);
+        }
+        let order_in = match self.renewal_s(now) {
             Some(renewal_s) if renewal_s > now.unix_s => {
                 let due_in = Duration::from_secs(renewal_s.saturating_sub(now.unix_s).unsigned_abs());
                 due_in.max(self.pause_left(now))
@@ -159,6 +247,10 @@ impl RenewalPlan {
 
     /// A certificate was issued. *Returns*: whether it is of use; if its renewal is due at once, it counts as a failure.
     pub fn on_issued(&mut self, validity: Validity, now: Moment, rule: &RetryRule, chance: f64) -> bool {
+        let is_by_suggestion = self.validity.is_some_and(|old| now.unix_s < old.renewal_s());
+        if is_by_suggestion {
+            self.suggestion_from = now.uptime.saturating_add(SUGGESTION_TIME);
+        }
         self.validity = Some(validity);
         self.suggested_s = None;
         self.look_at = now.uptime.saturating_add(LOOK_TIME);
@@ -179,6 +271,11 @@ impl RenewalPlan {
         self.paused_until = now.uptime.saturating_add(rule.pause(self.failures, chance).max(asked));
     }
 
+    /// Nothing may be ordered for a while, for a reason that is no failure of this name.
+    pub fn wait(&mut self, left: Duration, now: Moment) {
+        self.paused_until = self.paused_until.max(now.uptime.saturating_add(left));
+    }
+
     /// The authority suggests to renew between two moments (Unix seconds), or suggests nothing; and to ask again after
     /// a time.
     pub fn on_suggested(&mut self, window_s: Option<(i64, i64)>, again: Option<Duration>, now: Moment, chance: f64) {
@@ -196,14 +293,27 @@ impl RenewalPlan {
         self.save_at = (!is_saved).then(|| now.uptime.saturating_add(SAVE_TIME));
     }
 
-    /// The operator has changed something: what has failed is tried at once, unless the authority has asked for a pause.
-    pub fn hurry(&mut self, now: Moment, is_limited: bool) {
-        if !is_limited {
-            self.paused_until = self.paused_until.min(now.uptime);
-        }
-        self.look_at = self.look_at.min(now.uptime);
+    /// The operator has asked for a reload: what has failed is tried at once, unless it is to wait, as when the
+    /// authority has asked for a pause, or another reload has hastened it less than [`HURRY_TIME`] ago. That does not
+    /// count if `is_changed`: an order is made in another way now.
+    pub fn hurry(&mut self, now: Moment, is_to_wait: bool, is_changed: bool) {
         self.save_at = self.save_at.map(|save_at| save_at.min(now.uptime));
+        self.read_at = self.read_at.map(|read_at| read_at.min(now.uptime));
+        let is_paused = self.failures > 0 && self.paused_until > now.uptime;
+        if is_paused && !is_to_wait && (is_changed || now.uptime >= self.hurry_from) {
+            self.paused_until = now.uptime;
+            self.hurry_from = now.uptime.saturating_add(HURRY_TIME);
+        }
+        if self.look_at > now.uptime && now.uptime >= self.hurry_look_from {
+            self.look_at = now.uptime;
+            self.hurry_look_from = now.uptime.saturating_add(HURRY_TIME);
+        }
     }
+}
+
+/// A time in seconds, rounded up.
+pub(crate) fn seconds_up(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX).saturating_add(i64::from(time.subsec_nanos() > 0))
 }
 
 #[cfg(test)]
@@ -227,7 +337,7 @@ mod tests {
     fn renewal_is_at_a_third() {
         let mut plan = RenewalPlan::new(Some(days(0, 90)));
         plan.on_suggested(None, None, at(0, 0), 0.5);
-        assert_eq!(plan.renewal_s(), Some(60 * DAY_S));
+        assert_eq!(plan.renewal_s(at(0, 0)), Some(60 * DAY_S));
         assert_eq!(plan.step(at(60 * DAY_S - 1, 1)), None);
         assert_eq!(plan.step(at(60 * DAY_S, 1)), Some(Step::Order));
         assert!(!days(0, 90).is_late(75 * DAY_S - 1) && days(0, 90).is_late(75 * DAY_S));
@@ -283,9 +393,9 @@ mod tests {
         let mut plan = RenewalPlan::new(Some(days(0, 90)));
         assert_eq!(plan.step(at(DAY_S, 0)), Some(Step::Look));
         plan.on_suggested(Some((70 * DAY_S, 80 * DAY_S)), None, at(DAY_S, 0), 0.5);
-        assert_eq!(plan.renewal_s(), Some(60 * DAY_S));
+        assert_eq!(plan.renewal_s(at(DAY_S, 0)), Some(60 * DAY_S));
         plan.on_suggested(Some((10 * DAY_S, 20 * DAY_S)), None, at(DAY_S, 0), 0.5);
-        assert_eq!(plan.renewal_s(), Some(15 * DAY_S));
+        assert_eq!(plan.renewal_s(at(DAY_S, 0)), Some(15 * DAY_S));
         // A revoked certificate is replaced at once; what is suggested after that is asked for later.
         plan.on_suggested(Some((-5, -4)), None, at(DAY_S, 0), 0.5);
         assert_eq!(plan.step(at(DAY_S, 0)), Some(Step::Order));
@@ -298,10 +408,107 @@ mod tests {
     fn reload_tries_failures_at_once() {
         let mut plan = RenewalPlan::new(None);
         plan.on_failed(at(0, 0), &RULE, 0.5, None);
-        plan.hurry(at(0, 1), true);
+        plan.hurry(at(0, 1), true, true);
         assert_eq!(plan.step(at(0, 1)), None);
-        plan.hurry(at(0, 1), false);
+        plan.hurry(at(0, 1), false, false);
         assert_eq!((plan.step(at(0, 1)), plan.failures()), (Some(Step::Order), 1));
+        // The next one within a quarter of an hour counts only with other options.
+        plan.on_failed(at(0, 1), &RULE, 0.5, Some(PAUSE_MAX));
+        for (uptime, is_changed, step) in
+            [(2, false, None), (900, false, None), (3, true, Some(Step::Order)), (901, false, Some(Step::Order))]
+        {
+            let mut plan = plan.clone();
+            plan.hurry(at(0, uptime), false, is_changed);
+            assert_eq!(plan.step(at(0, uptime)), step, "{uptime} {is_changed}");
+        }
+    }
+
+    /// A reload each minute, as some generators of configurations make them.
+    #[test]
+    fn reload_storm_asks_seldom() {
+        let (mut plan, mut good) = (RenewalPlan::new(None), RenewalPlan::new(Some(days(0, 90))));
+        let (mut orders, mut looks) = (Vec::new(), 0);
+        for uptime in 0..86_400 {
+            let now = at(DAY_S, uptime);
+            if uptime % 60 == 0 {
+                plan.hurry(now, false, false);
+                good.hurry(now, false, false);
+            }
+            if plan.step(now) == Some(Step::Order) {
+                orders.push(uptime);
+                plan.on_failed(now, &RULE, 0.5, None);
+            }
+            if good.step(now) == Some(Step::Look) {
+                looks += 1;
+                good.on_suggested(None, None, now, 0.5);
+            }
+        }
+        let late = orders.iter().filter(|uptime| **uptime >= 7200).count();
+        assert!((80..=89).contains(&late), "{late} of {} attempts in 22 hours", orders.len());
+        assert!((90..=98).contains(&looks), "{looks} looks in a day");
+    }
+
+    #[test]
+    fn endless_suggestions_are_followed_once_daily() {
+        let mut plan = RenewalPlan::new(Some(days(0, 90)));
+        let mut orders = Vec::new();
+        for hour in 0..7 * 24 {
+            let now = at(DAY_S + hour * 3600, hour as u64 * 3600);
+            match plan.step(now) {
+                Some(Step::Order) => {
+                    orders.push(hour);
+                    assert!(plan.on_issued(days(1, 91), now, &RULE, 0.5));
+                }
+                Some(Step::Look) => plan.on_suggested(Some((-5, -4)), None, now, 0.5),
+                _ => {}
+            }
+        }
+        // The first is at once: it can be a revocation.
+        assert_eq!(orders, [1, 25, 49, 73, 97, 121, 145]);
+    }
+
+    #[test]
+    fn pauses_outlive_the_process() {
+        let mut plan = RenewalPlan::new(None);
+        plan.on_failed(at(0, 0), &RULE, 0.5, None);
+        plan.hurry(at(0, 10), false, false);
+        plan.on_failed(at(0, 10), &RULE, 0.5, None);
+        let left = plan.left(at(0, 20));
+        assert_eq!((left.failures, left.order.as_secs(), left.hurry.as_secs()), (2, 110, 890));
+        assert_eq!(plan.left_in_attempt(at(0, 20), &RULE).order.as_secs(), 240);
+        let mut later = RenewalPlan::new(None);
+        later.resume(left, at(0, 1));
+        assert_eq!((later.step(at(0, 110)), later.step(at(0, 111))), (None, Some(Step::Order)));
+        later.hurry(at(0, 50), false, false);
+        assert_eq!((later.step(at(0, 50)), later.failures()), (None, 2));
+        later.resume(LeftPauses { order: Duration::MAX, ..left }, at(0, 1));
+        assert_eq!(later.pause_left(at(0, 1)), PAUSE_MAX);
+    }
+
+    #[test]
+    fn unreadable_certificates_are_not_ordered() {
+        let mut plan = RenewalPlan::unreadable(at(0, 5), &RULE);
+        assert_eq!((plan.step(at(0, 64)), plan.step(at(0, 65))), (None, Some(Step::Read)));
+        assert_eq!(plan.idle_time(at(0, 25)), Duration::from_secs(40));
+        plan.hurry(at(0, 6), false, false);
+        assert_eq!(plan.step(at(0, 6)), Some(Step::Read));
+    }
+
+    #[test]
+    fn orders_come_before_looks() {
+        let now = at(DAY_S, 0);
+        let mut plans = vec![RenewalPlan::new(Some(days(0, 90))), RenewalPlan::new(None), RenewalPlan::new(None)];
+        assert_eq!(next_step(plans.iter(), now), Some((1, Step::Order)));
+        // What failed before waits for what did not.
+        plans[1].failures = 1;
+        assert_eq!(next_step(plans.iter(), now), Some((2, Step::Order)));
+        plans[0].on_suggested(None, None, now, 0.5);
+        plans[0].save_at = Some(now.uptime);
+        assert_eq!(next_step(plans.iter(), now), Some((0, Step::Save)));
+        assert_eq!(
+            (next_step(plans[..0].iter(), now), next_step(plans[..1].iter(), at(DAY_S, 0))),
+            (None, Some((0, Step::Save)))
+        );
     }
 
     #[test]
@@ -335,7 +542,7 @@ mod tests {
             plan.on_saved(false, now);
             let idle = plan.idle_time(now);
             prop_assert!(plan.step(now).is_some() || !idle.is_zero());
-            plan.hurry(now, false);
+            plan.hurry(now, false, false);
             prop_assert!(plan.step(now).is_some());
         }
     }

@@ -13,21 +13,23 @@ use instant_acme::AccountCredentials;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The longest file that is read. *Units*: bytes.
+/// The longest file of an account or a certificate that is read, and the longest of pauses, which is about all names.
+/// *Units*: bytes.
 const FILE_BYTES_MAX: u64 = 256 << 10;
+const PAUSES_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest name of a file, and how much of a longer one remains. *Units*: bytes.
 const NAME_MAX: usize = 200;
 const NAME_KEPT: usize = 160;
 
 /// The version of the format.
-const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 1;
 
 const ACCOUNT: &str = "account.json";
+/// No certificate's file has this name, because theirs end in `.pem`.
+const PAUSES: &str = "pauses.json";
 /// The end of the name of a file that is being written.
 const NEW: &str = ".new";
-/// The file that a check writes and removes.
-const PROBE: &str = "probe";
 
 /// The files of one authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl StateFiles {
 
     /// Reads the file of a name's certificate; `None` if there is none.
     pub fn read_certificate(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        read(&self.certificate_path(name))
+        read(&self.certificate_path(name), FILE_BYTES_MAX)
     }
 
     /// Writes the file of a name's certificate. *Errors*: then the old file is as it was.
@@ -65,7 +67,7 @@ impl StateFiles {
 
     /// Reads the file of the account; `None` if there is none.
     pub fn read_account(&self) -> io::Result<Option<Vec<u8>>> {
-        read(&self.account_path())
+        read(&self.account_path(), FILE_BYTES_MAX)
     }
 
     /// Writes the file of the account. *Errors*: then the old file is as it was.
@@ -73,12 +75,38 @@ impl StateFiles {
         self.replace(&self.account_path(), text.as_bytes())
     }
 
-    /// Checks that files can be written here: makes the directory, and writes and removes a file. *Errors*: what cannot
-    /// be done.
-    pub fn probe(&self) -> Result<(), String> {
-        let path = self.folder.join(PROBE);
-        let probed = self.replace(&path, b"probe").and_then(|()| fs::remove_file(&path));
-        probed.map_err(|error| format!("{} cannot be written: {error}", self.folder.display()))
+    /// The file of the pauses.
+    pub fn pauses_path(&self) -> PathBuf {
+        self.folder.join(PAUSES)
+    }
+
+    /// Reads the file of the pauses; `None` if there is none.
+    pub fn read_pauses(&self) -> io::Result<Option<Vec<u8>>> {
+        read(&self.pauses_path(), PAUSES_BYTES_MAX)
+    }
+
+    /// Writes the file of the pauses. *Errors*: then the old file is as it was.
+    pub fn write_pauses(&self, text: &str) -> io::Result<()> {
+        self.replace(&self.pauses_path(), text.as_bytes())
+    }
+
+    /// Looks whether the directory is there or can be made. Nothing is made or written. *Returns*: what the operator
+    /// should know, as a sentence. *Errors*: why there can be no such directory.
+    pub fn look(&self) -> Result<Option<String>, String> {
+        let mut missing = None;
+        for path in self.folder.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            match fs::metadata(path) {
+                Ok(found) if found.is_dir() => break,
+                Ok(_) => return Err(format!("{} is no directory", path.display())),
+                // The path above says what is there.
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    missing = Some(path);
+                }
+                Err(error) => return Ok(Some(format!("cannot look at {}: {error}", path.display()))),
+            }
+        }
+        let is_missing = missing.is_some_and(|missing| self.state.starts_with(missing));
+        Ok(is_missing.then(|| format!("there is no directory {}; the proxy makes it", self.state.display())))
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -119,8 +147,9 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Reads a file; `None` if there is none.
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// Reads a file; `None` if there is none. *Errors*: `InvalidData` if it is too long; all others say that what is in the
+/// file is not known.
+fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -129,8 +158,8 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > FILE_BYTES_MAX {
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
         true => Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long")),
         false => Ok(Some(bytes)),
     }
@@ -241,7 +270,8 @@ mod tests {
             (files.read_certificate("a").expect("no file"), files.read_account().expect("no file")),
             (None, None)
         );
-        assert_eq!(files.probe(), Ok(()));
+        files.write_pauses("{}").expect("written");
+        assert_eq!(files.read_pauses().expect("readable"), Some(b"{}".to_vec()));
         // What a crash left has no effect.
         let left = files.certificate_path("a").with_extension("pem.new");
         fs::write(&left, "half").expect("written");
@@ -254,7 +284,7 @@ mod tests {
         let path = files.certificate_path("a");
         let folder = path.parent().expect("a folder");
         assert_eq!((mode(&path), mode(folder), mode(&scratch.0.join("acme"))), (0o600, 0o700, 0o700));
-        assert_eq!(fs::read_dir(folder).expect("a folder").count(), 1);
+        assert_eq!(fs::read_dir(folder).expect("a folder").count(), 2);
     }
 
     #[test]
@@ -270,8 +300,26 @@ mod tests {
         // A file stands where the directory would be.
         let file = scratch.0.join("file");
         fs::write(&file, "").expect("written");
-        let error = StateFiles::new(&file, URL).probe().expect_err("no directory");
-        assert!(error.contains("cannot be written"), "{error}");
+        assert!(StateFiles::new(&file, URL).write_certificate("a", "new").is_err());
+    }
+
+    #[test]
+    fn look_makes_nothing() {
+        let scratch = Scratch::new("look");
+        let state = scratch.0.join("above/acme");
+        let files = StateFiles::new(&state, URL);
+        let told = files.look().expect("it can be made").expect("a sentence");
+        assert_eq!(told, format!("there is no directory {}; the proxy makes it", state.display()));
+        assert!(!scratch.0.exists());
+        fs::create_dir_all(&state).expect("a folder");
+        assert_eq!(files.look(), Ok(None));
+        assert_eq!(fs::read_dir(&state).expect("a folder").count(), 0);
+        let file = scratch.0.join("file");
+        fs::write(&file, "").expect("written");
+        for state in [file.clone(), file.join("acme"), file.join("a/b")] {
+            let error = StateFiles::new(&state, URL).look().expect_err("no directory");
+            assert_eq!(error, format!("{} is no directory", file.display()));
+        }
     }
 
     #[test]

@@ -47,8 +47,18 @@ pub struct Book {
     pub orders: Vec<OrderRecord>,
     /// The requests for what is suggested.
     pub looks: usize,
+    /// The pause that requests for what is suggested are told, and refused. *Units*: seconds.
+    pub look_pause_s: Option<u64>,
+    /// Whether its directory has a URL that is none.
+    pub breaks_directory: bool,
     /// The kind of problem by which new orders are refused.
     pub refuses: Option<&'static str>,
+    /// What it says when it refuses.
+    pub says: &'static str,
+    /// The new orders that were refused.
+    pub refusals: usize,
+    /// Whether it has forgotten the account at the next order.
+    pub forgets: bool,
     /// Where names are checked; a check waits until there is an address.
     pub check_at: Option<SocketAddr>,
     /// The validity of certificates, from now. *Units*: seconds.
@@ -99,7 +109,12 @@ impl Authority {
             accounts: 0,
             orders: Vec::new(),
             looks: 0,
+            look_pause_s: None,
+            breaks_directory: false,
             refuses: None,
+            says: "not for you",
+            refusals: 0,
+            forgets: false,
             check_at: None,
             validity_s: (-3600, 90 * DAY_S),
             suggests_s: Some((60 * DAY_S, 61 * DAY_S)),
@@ -247,6 +262,11 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
     let (status, headers, text) = match (method, place) {
         ("GET", "dir") => (200, String::new(), book.directory().to_string()),
         ("HEAD", "nonce") => (200, String::new(), String::new()),
+        ("GET", "renewal") if book.look_pause_s.is_some() => {
+            book.looks += 1;
+            let headers = format!("retry-after: {}\r\n", book.look_pause_s.unwrap_or_default());
+            (503, headers, json!({ "type": "about:blank", "detail": "later" }).to_string())
+        }
         ("GET", "renewal") => {
             book.looks += 1;
             let window = book.suggests_s.map(|(from, to)| json!({ "start": rfc3339(from), "end": rfc3339(to) }));
@@ -256,9 +276,16 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
             book.accounts += 1;
             (201, format!("location: {url}/account/{}\r\n", book.accounts), json!({ "status": "valid" }).to_string())
         }
+        ("POST", "new-order") if book.forgets => {
+            book.forgets = false;
+            // So long that a message does not have all of it.
+            let (kind, detail) = ("urn:ietf:params:acme:error:accountDoesNotExist", "gone ".repeat(200));
+            (400, String::new(), json!({ "type": kind, "detail": detail, "status": 400 }).to_string())
+        }
         ("POST", "new-order") if book.refuses.is_some() => {
+            book.refusals += 1;
             let kind = format!("urn:ietf:params:acme:error:{}", book.refuses.unwrap_or_default());
-            (403, String::new(), json!({ "type": kind, "detail": "not for you", "status": 403 }).to_string())
+            (403, String::new(), json!({ "type": kind, "detail": book.says, "status": 403 }).to_string())
         }
         ("POST", "new-order") => {
             let wanted = payload(body);
@@ -307,6 +334,9 @@ impl Book {
             "newAccount": format!("{url}/account"),
             "newOrder": format!("{url}/new-order"),
         });
+        if self.breaks_directory {
+            directory["newNonce"] = "".into();
+        }
         if self.suggests_s.is_some() {
             directory["renewalInfo"] = format!("{url}/renewal").into();
         }
