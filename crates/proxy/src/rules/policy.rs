@@ -96,6 +96,20 @@ mod tests {
     }
 
     #[test]
+    fn a_part_lives_like_the_whole() {
+        let policy = Policy {
+            default_ttl: DefaultTtl::of_all(Some(60)),
+            status_ttl: vec![(404, 5), (200, 90)],
+            ..Policy::default()
+        };
+        let none = HeaderMap::new();
+        let lifetime =
+            |status| policy.lifetime(b"http://a/", status, &none, &policy.directives(&none), 0).lifetime_ms / 1000;
+        assert_eq!((lifetime(StatusCode::OK), lifetime(StatusCode::PARTIAL_CONTENT)), (90, 90));
+        assert_eq!((lifetime(StatusCode::NOT_FOUND), lifetime(StatusCode::GONE)), (5, 60));
+    }
+
+    #[test]
     fn a_targeted_field_stands_for_cache_control_and_expires_in_a_reverse_proxy_alone() {
         const LATER: &str = "Thu, 01 Jan 1970 01:00:00 GMT";
         // Each row has a response's headers, and the result of `judge` in a reverse and in a forward proxy.

@@ -170,6 +170,21 @@ mod tests {
     }
 
     #[test]
+    fn parts_are_told_by_their_range() {
+        assert_eq!(Vary::parse(&headers(&[("vary", "accept, part!")])), Vary::Any);
+        let request = headers(&[("range", "bytes=0-99"), ("part!", "evil"), ("accept", "x")]);
+        let mut variant = Vec::new();
+        push_variant(&mut variant, &names(&["accept", "part!"]), &request);
+        assert_eq!(variant, b"accept:x\npart!:bytes=0-99\n");
+        assert!(matches_variant(&variant, &request));
+        let other = headers(&[("range", "bytes=100-199"), ("accept", "x")]);
+        assert!(!matches_variant(&variant, &other));
+        variant.clear();
+        push_variant(&mut variant, &names(&["part!"]), &headers(&[]));
+        assert_eq!(variant, PART_MARKER);
+    }
+
+    #[test]
     fn names_are_sorted_unique_and_bounded() {
         let table: &[(&[&str], Vary)] = &[
             (&[], Vary::Nothing),
