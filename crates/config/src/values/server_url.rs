@@ -18,12 +18,10 @@ pub struct ServerUrl {
 /// How a server is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServerScheme {
-    /// `http://`: HTTP/1.1 without TLS; port 80.
+    /// `http://`: without TLS; port 80.
     Http,
-    /// `https://`: HTTP/1.1 with TLS; port 443.
+    /// `https://`: with TLS; port 443.
     Https,
-    /// `h2://`: HTTP/2 with TLS; port 443.
-    H2,
 }
 
 impl ServerScheme {
@@ -32,7 +30,6 @@ impl ServerScheme {
         match self {
             ServerScheme::Http => "http",
             ServerScheme::Https => "https",
-            ServerScheme::H2 => "h2",
         }
     }
 
@@ -40,7 +37,7 @@ impl ServerScheme {
     pub fn default_port(self) -> u16 {
         match self {
             ServerScheme::Http => 80,
-            ServerScheme::Https | ServerScheme::H2 => 443,
+            ServerScheme::Https => 443,
         }
     }
 }
