@@ -111,10 +111,13 @@ impl Drop for StreamUse {
     fn drop(&mut self) {
         let state = &self.connection.state;
         state.end(&self.clock);
-        // The origin has answered before it had the whole request. It should end the stream, but it may not.
+        // hyper still has the request's body. Before an answer, it ends the stream itself.
         if let Some(lent) = self.lent.take().filter(|lent| Rc::strong_count(lent) > 1) {
             lent.take_back();
-            state.retire();
+            // The origin has answered before it had the whole request. It should end the stream, but it may not.
+            if self.clock.is_answered() {
+                state.retire();
+            }
         }
         self.upstream.shared.on_end(&self.upstream, &self.to, &self.connection);
     }

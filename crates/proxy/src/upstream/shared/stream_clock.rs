@@ -157,6 +157,11 @@ impl StreamClock {
         self.waits_since.set(None);
     }
 
+    /// Whether the head of the response has come.
+    pub fn is_answered(&self) -> bool {
+        self.is_answered.get()
+    }
+
     /// Waits for the head of the response; `None` if the stream is cut before.
     pub async fn until_cut<F: Future>(&self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
