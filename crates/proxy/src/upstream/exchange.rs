@@ -415,7 +415,7 @@ async fn send(
     .await;
     match result {
         Ok(response) => {
-            lease.upstream.known.addresses.note_success(address);
+            upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
             lease.head_time = Some(begun.elapsed());
             Sent::Answered(response, lease)

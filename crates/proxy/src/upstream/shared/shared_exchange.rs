@@ -39,7 +39,7 @@ pub(in super::super) async fn ask(
 ) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let has_body = !body.is_empty();
     // The addresses that have failed, the last failure, and how often the request was sent.
-    let (mut tried, mut failed, mut sent_count) = (Vec::new(), None::<FetchError>, 0);
+    let (mut tried, mut failed, mut sent_count) = (Vec::<SocketAddr>::new(), None::<FetchError>, 0);
     loop {
         let stream = match way(upstream, to, (tried.as_slice(), !may_repeat), is_queued).await {
             Ok(Way::Stream(stream)) => stream,

@@ -74,7 +74,7 @@ pub(in super::super) async fn begin(
     let (sender, requests) = begun.map_err(|error| FetchError::Connect(error.to_string()))?;
     // The first future is that of the connection.
     let io = handed.0.borrow_mut().pop();
-    let task = Task { requests: Some(requests), io, handed, streams: FuturesUnordered::new(), stream, state };
+    let task = ConnectionTask { requests: Some(requests), io, handed, streams: FuturesUnordered::new(), stream, state };
     let state = task.state.clone();
     let of_task = state.clone();
     upstream.connections.supervise(state.clone(), async move {
@@ -105,7 +105,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Handed {
 }
 
 /// All that hyper does on a connection.
-struct Task {
+struct ConnectionTask {
     /// Takes requests; `None` after the last.
     requests: Option<Connection<Io, RequestBody, Handed>>,
     /// Reads and writes; `None` when the connection has ended.
@@ -117,7 +117,7 @@ struct Task {
     state: Rc<OriginStreams>,
 }
 
-impl Task {
+impl ConnectionTask {
     /// Goes on with everything; ready when the connection has ended, and all of its exchanges know that.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
