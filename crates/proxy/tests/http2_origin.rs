@@ -209,7 +209,7 @@ async fn unsafe_requests_avoid_silent_connections() {
 async fn broken_bodies_are_not_stored() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
-    for (path, count) in [("/half", 2), ("/unmeasured", 4)] {
+    for (path, count) in [("/half", 2), ("/unmeasured", 4), ("/graceful", 6)] {
         for _ in 0..2 {
             let reply = get(proxy.address, path, &["host: a"]).await;
             assert!(reply.status != 200 || !reply.is_complete, "{path}: {reply:?}");

@@ -169,12 +169,15 @@ fn announced_alive(headers: &HeaderMap) -> Option<Duration> {
     timeout.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The next frame of a body. *Errors*: also if it takes too long on a shared connection. On another one, the connection ends
-/// then.
+/// The next frame of a body. On a shared connection it is also an error if it takes too long (on another one, the connection
+/// ends then), and if the stream ends otherwise than by its end: hyper takes a reset without an error for the end.
 async fn next_frame(body: &mut Incoming, lease: &Lease) -> Option<Result<Frame<Bytes>, FetchError>> {
     let frame = match &lease.stream {
         None => body.frame().await,
         Some(stream) => match stream.until_read(body.frame()).await {
+            Some(None) if !body.is_end_stream() => {
+                return Some(Err(FetchError::Broken("the stream was reset before its end".into())));
+            }
             Some(frame) => frame,
             None => return Some(Err(FetchError::TimedOut("responding"))),
         },

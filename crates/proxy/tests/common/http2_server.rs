@@ -202,11 +202,12 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             stream.send_reset(Reason::INTERNAL_ERROR);
         }
-        "unmeasured" => {
+        "unmeasured" | "graceful" => {
             let Ok(mut stream) = respond.send_response(head(200, &[fresh]), false) else { return };
             _ = stream.send_data(Bytes::from_static(b"some"), false);
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            stream.send_reset(Reason::CANCEL);
+            // What ends without an error has not ended well.
+            stream.send_reset(if kind == "graceful" { Reason::NO_ERROR } else { Reason::CANCEL });
         }
         "large" => {
             let length = LARGE_BYTES.to_string();
