@@ -6,6 +6,9 @@
 //! whichever comes first. A server that does not choose HTTP/2 is remembered for a while, and is then spoken to as if the
 //! rules did not ask for it. Leaves to others: what hyper does on a connection (`shared_task`), the limits of each stream
 //! (`stream_clock`), and the exchanges (`shared_exchange`).
+//!
+//! *Circle*: `connect` makes connections of this kind and `exchange` hands requests over; this folder opens connections with
+//! the one, and goes on in HTTP/1.1 with the other.
 
 mod shared_exchange;
 mod shared_task;
