@@ -136,13 +136,19 @@ impl Connections {
 
     /// Makes the watch of a new connection of HTTP/1 to an origin with these times.
     pub fn new_origin_watch(&self, times: &OriginTimes) -> Rc<Watch> {
+        let (clock, deadlines) = self.origin_clock(times);
+        Watch::new(Side::Origin, clock, deadlines, self.origin_head_bytes_max)
+    }
+
+    /// The clock and the limits of a new connection to an origin with these times.
+    pub fn origin_clock(&self, times: &OriginTimes) -> (Rc<Clock>, Deadlines) {
         let deadlines = Deadlines {
             idle: Deadlines::ticks(times.idle),
             head: Deadlines::ticks(times.response),
             body: silence(times.silence),
             ..self.clients.deadlines
         };
-        Watch::new(Side::Origin, self.clock.clone(), deadlines, self.origin_head_bytes_max)
+        (self.clock.clone(), deadlines)
     }
 
     /// Lets the sweeper check a connection until the returned value is dropped. A client's connection keeps its place
@@ -171,11 +177,11 @@ impl Connections {
         Some(place)
     }
 
-    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
-        let enlisted = self.enlist(watch.clone(), None);
+    /// Runs a connection to an origin until the connection ends by itself or the sweeper ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, connection: Rc<dyn Connection>, work: F) {
+        let enlisted = self.enlist(connection.clone(), None);
         self.tasks.spawn_local(async move {
-            until_killed(&watch.transport, connection).await;
+            until_killed(connection.transport(), work).await;
             drop(enlisted);
         });
     }

@@ -19,6 +19,7 @@ mod framing_refused;
 mod http2;
 mod http2_desync;
 mod http2_ends;
+mod http2_origin;
 mod http2_uploads;
 mod https_origin;
 mod informational;

@@ -14,7 +14,7 @@ pub const ORIGIN: Table = Table {
             "list of URL or table",
             "required",
             "[\"http://10.0.0.5:3000\"]",
-            "The servers. A URL has a scheme (http, https or h2, which is HTTP/2 with TLS), a host and perhaps a port; or it is unix: and the path of a socket.",
+            "The servers. A URL has a scheme (http or https), a host and perhaps a port; or it is unix: and the path of a socket.",
         ),
         key(
             "host",
@@ -36,6 +36,13 @@ pub const ORIGIN: Table = Table {
             "true",
             "false",
             "Whether bodies that end with the connection are stored. false is for servers that break off and close cleanly.",
+        ),
+        key(
+            "http2",
+            "BOOL",
+            "false",
+            "true",
+            "Whether requests share connections of HTTP/2: with https servers that offer it, and with all http servers.",
         ),
         key("connect-time", "TIME", "that of [limits]", "\"2s\"", "How long connecting may take, with TLS."),
         key(

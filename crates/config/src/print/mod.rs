@@ -188,6 +188,7 @@ fn origin_entries(origin: &OriginConfig) -> Entries {
         ("host", optional(&origin.host, host)),
         ("balance", spelled(&origin.balance, &balances)),
         ("store-close-delimited", switch(&origin.store_close_delimited)),
+        ("http2", switch(&origin.http2)),
         ("connect-time", time(&times.connect_time)),
         ("first-byte", time(&times.first_byte)),
         ("silence", time(&times.silence)),

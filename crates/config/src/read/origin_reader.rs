@@ -48,6 +48,7 @@ pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) 
         host: host(out, &table),
         balance: table.choice(out, "balance", &balances),
         store_close_delimited: table.switch(out, "store-close-delimited"),
+        http2: table.switch(out, "http2"),
         times: OriginTimes {
             connect_time: table.time(out, "connect-time", Positive),
             first_byte: table.time(out, "first-byte", Positive),
@@ -178,12 +179,12 @@ fn fits(out: &mut Findings, table: &TableReader<'_>, origin: &OriginConfig) {
             }
         }
     }
-    let has_tls = |server: &Located<ServerConfig>| matches!(server.url.scheme, ServerScheme::Https | ServerScheme::H2);
+    let has_tls = |server: &Located<ServerConfig>| server.url.scheme == ServerScheme::Https;
     if !origin.servers.is_empty() && !origin.servers.iter().any(has_tls) {
         for name in ["ca", "tls-name", "client-cert"] {
             if table.get(name).is_some() {
                 let message = format!("`{name}` has no effect, as no server has TLS");
-                out.doubt(table.key_place(out, name), message, "servers with TLS have https:// or h2:// URLs");
+                out.doubt(table.key_place(out, name), message, "servers with TLS have https:// URLs");
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::values::{ServerScheme, ServerUrl};
 /// The longest target of a redirect. *Units*: bytes.
 const TARGET_MAX: usize = 4096;
 
-const SCHEMES: [ServerScheme; 3] = [ServerScheme::Http, ServerScheme::Https, ServerScheme::H2];
+const SCHEMES: [ServerScheme; 2] = [ServerScheme::Http, ServerScheme::Https];
 
 /// Reads the URL of a server: scheme, host and port; or `unix:` and a path.
 pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
@@ -28,9 +28,14 @@ pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
     };
     let lower = scheme.to_ascii_lowercase();
     let Some(scheme) = SCHEMES.into_iter().find(|known| known.name() == lower) else {
+        if matches!(lower.as_str(), "h2" | "h2c") {
+            let scheme = if lower == "h2" { "https" } else { "http" };
+            let shown = quoted(&format!("{scheme}://{rest}"));
+            return Err(Wrong::has(text, "an unknown scheme", format!("write {shown}, and `http2 = true` beside it")));
+        }
         let perhaps = nearest(&lower, SCHEMES.map(ServerScheme::name));
         let perhaps = perhaps.map_or(String::new(), |scheme| format!("perhaps `{scheme}`; "));
-        return Err(Wrong::has(text, "an unknown scheme", format!("{perhaps}allowed: http, https, h2")));
+        return Err(Wrong::has(text, "an unknown scheme", format!("{perhaps}allowed: http, https")));
     };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains('@') {

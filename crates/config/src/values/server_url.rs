@@ -18,12 +18,10 @@ pub struct ServerUrl {
 /// How a server is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServerScheme {
-    /// `http://`: HTTP/1.1 without TLS; port 80.
+    /// `http://`: without TLS; port 80.
     Http,
-    /// `https://`: HTTP/1.1 with TLS; port 443.
+    /// `https://`: with TLS; port 443.
     Https,
-    /// `h2://`: HTTP/2 with TLS; port 443.
-    H2,
     /// `unix:`: HTTP/1.1 without TLS, at a Unix socket.
     Unix,
 }
@@ -34,7 +32,6 @@ impl ServerScheme {
         match self {
             ServerScheme::Http => "http",
             ServerScheme::Https => "https",
-            ServerScheme::H2 => "h2",
             ServerScheme::Unix => "unix",
         }
     }
@@ -43,7 +40,7 @@ impl ServerScheme {
     pub fn default_port(self) -> u16 {
         match self {
             ServerScheme::Http => 80,
-            ServerScheme::Https | ServerScheme::H2 => 443,
+            ServerScheme::Https => 443,
             ServerScheme::Unix => 0,
         }
     }

@@ -64,7 +64,7 @@ fn host() -> impl Strategy<Value = String> {
 }
 
 fn server_url() -> impl Strategy<Value = ServerUrl> {
-    let schemes = select(vec![ServerScheme::Http, ServerScheme::Https, ServerScheme::H2]);
+    let schemes = select(vec![ServerScheme::Http, ServerScheme::Https]);
     let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
     let url = (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port });
     let socket = "/[a-z/. ]{1,20}".prop_map(|host| ServerUrl { scheme: ServerScheme::Unix, host, port: 0 });
@@ -229,7 +229,7 @@ prop_compose! {
             }),
         ]),
         balance in setting(select(vec![Balance::RoundRobin, Balance::LeastOutstanding, Balance::Hash])),
-        store_close_delimited in switch(),
+        switches in vec(switch(), 2),
         times in vec(time(), 7),
         counts in (setting(any::<u32>()), setting(1_u32..), setting(any::<u32>()), setting(0_u32..=10)),
         files in (setting(file()), setting(host()), option::of((file(), file()))),
@@ -244,7 +244,8 @@ prop_compose! {
             servers: servers.into_iter().map(server).collect(),
             host,
             balance,
-            store_close_delimited,
+            store_close_delimited: switches[0],
+            http2: switches[1],
             times: OriginTimes {
                 connect_time: times[0],
                 first_byte: times[1],

@@ -67,7 +67,8 @@ format = "json"
 url-max = 8000
 head-time = "1m30s"
 [origins.a]
-servers = ["http://10.0.0.5:3000", { url = "h2://[::1]", weight = 2 }]
+servers = ["http://10.0.0.5:3000", { url = "https://[::1]", weight = 2 }]
+http2 = true
 host = "www.example.org:8080"
 balance = "hash"
 check = { path = "/health", status = [200] }

@@ -8,7 +8,7 @@ use nectary_config::{
     Balance, HostRule, Located, OriginConfig, ProxyConfig, ServerConfig, ServerScheme, ServerUrl, Setting,
 };
 
-use super::refused::{NOT_YET, Refused};
+use super::refused::Refused;
 use super::value_or;
 use crate::options::{Limits, OriginTimes};
 use crate::rules::key::Origin;
@@ -60,10 +60,6 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
             None
         }
     };
-    let servers: Vec<_> = origin.servers.iter().filter_map(|server| server_of(server, refused)).collect();
-    if servers.len() < origin.servers.len() {
-        return None;
-    }
     let times = OriginTimes {
         connect: value_or(&origin.times.connect_time, limits.connect_timeout),
         response: value_or(&origin.times.first_byte, limits.response_timeout),
@@ -80,13 +76,14 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
         times,
         trust: trust?,
         tls_name: tls.tls_name.as_ref().map(|name| name.value.clone()),
+        http2: value_or(&origin.http2, false),
         retries: value_or(&origin.retries, 1) as usize,
         balance: value_or(&origin.balance, Balance::RoundRobin),
         eject: eject_rule(origin),
         check: check_of(origin, refused),
     };
     let limit = limit_rule(origin);
-    let servers = servers.into_iter().map(|server| server.limited(limit)).collect();
+    let servers = origin.servers.iter().map(|server| server_of(server).limited(limit)).collect();
     Some(AcceptedOrigin {
         pool: Arc::new(Pool::new(origin.name.value.clone(), Arc::new(rules), servers)),
         host: origin.host.as_ref().map_or(HostRule::Own, |host| host.value.clone()),
@@ -123,16 +120,12 @@ fn check_of(origin: &OriginConfig, refused: &mut Refused) -> Option<Check> {
     Some(Check { path, host, interval, time, statuses })
 }
 
-fn server_of(server: &ServerConfig, refused: &mut Refused) -> Option<Server> {
+fn server_of(server: &ServerConfig) -> Server {
     let url: &Located<ServerUrl> = &server.url;
-    if url.scheme == ServerScheme::H2 {
-        refused.refuse(url.place, "servers", format!("HTTP/2 to origins: {NOT_YET}; write https:// instead"));
-        return None;
-    }
     if url.scheme == ServerScheme::Unix {
-        return Some(Server::new(Origin::of_socket(&url.host), value_or(&server.weight, 1)));
+        return Server::new(Origin::of_socket(&url.host), value_or(&server.weight, 1));
     }
     let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let origin = Origin { https: url.scheme == ServerScheme::Https, host, port: url.port };
-    Some(Server::new(origin, value_or(&server.weight, 1)))
+    Server::new(origin, value_or(&server.weight, 1))
 }

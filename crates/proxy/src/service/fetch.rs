@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use http::header::{ACCEPT_ENCODING, FORWARDED, RANGE, TRANSFER_ENCODING, VIA};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::Level;
 use nectary_store::{Fill, KeyRef, Object};
@@ -242,7 +243,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
         plan.route.adapt(&mut parts.headers);
-        let is_doubtful = plan.route.distrusts_close && is_close_delimited(&parts.headers, &body);
+        let is_doubtful = plan.route.distrusts_close && is_close_delimited(&parts, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
             lease.finish();
@@ -300,8 +301,11 @@ impl Drop for Counted {
 /// Whether a body ends only when the connection closes. It is complete if the connection closes cleanly: a reset, or the
 /// end of a TLS connection without its closing message, is an error of the body (RFC 9112, 8). If the origin's program
 /// crashes, its kernel closes cleanly as well, so the operator can distrust such bodies.
-fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
-    body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
+fn is_close_delimited(parts: &Parts, body: &Incoming) -> bool {
+    // In HTTP/2 each body has an end.
+    parts.version != Version::HTTP_2
+        && body.size_hint().exact().is_none()
+        && !parts.headers.contains_key(TRANSFER_ENCODING)
 }
 
 /// Replaces the headers of the stored response.

@@ -130,7 +130,8 @@ pub(super) fn forward_part(
         Size::TooLarge => CacheStatus::TooLarge { why, status },
     };
     parts.headers.append(CACHE_STATUS, cache_status.value());
-    let length = body.size_hint().exact();
+    // The response to a HEAD names a length in HTTP/2, too, but has no body.
+    let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
     let whole_bytes = match parts.status {
         StatusCode::PARTIAL_CONTENT => whole_bytes(&parts.headers),
         _ => length,

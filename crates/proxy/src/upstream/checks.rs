@@ -2,7 +2,7 @@
 //!
 //! Owns: when each server is checked, and what passes. One worker checks for all. A check has a new connection, so that a
 //! server which accepts no more connections does not pass; it does not count for the limit on connections, so that a busy
-//! server passes. Leaves to others: what follows for the server (`pool`).
+//! server passes. It speaks HTTP/2 where requests of clients do. Leaves to others: what follows for the server (`pool`).
 
 use std::future::pending;
 use std::rc::Rc;
@@ -15,9 +15,10 @@ use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use nectary_host::log::{Level, Throttle};
 
-use super::connect::connect;
-use super::exchange::{Sent, send};
+use super::connect::{connect, connect_shared};
+use super::exchange::{Sent, send_on_new};
 use super::pool::Check;
+use super::shared::Opened;
 use super::{Destination, Pool, RequestBody, RequestHead, Server, Upstream};
 
 /// What checks are known by in the logs of servers.
@@ -86,12 +87,15 @@ async fn ask(upstream: &Rc<Upstream>, to: &Destination, server: &Server, check: 
     headers.insert(HOST, HeaderValue::from_str(host).map_err(|error| error.to_string())?);
     headers.insert(USER_AGENT, AGENT);
     let head = RequestHead { method: Method::GET, target: check.path.clone(), headers };
-    let connection = connect(upstream, to, &[], None, false).await.map_err(|error| error.to_string())?;
-    let connection = connection.ok_or("the server has no address")?;
-    match send(upstream, to, connection, head.with_body(RequestBody::Empty), &|_| ()).await {
+    let connected = match to.rules.http2 {
+        true => connect_shared(upstream, to, &[], None).await,
+        false => connect(upstream, to, &[], None, false).await.map(|found| found.map(Opened::Alone)),
+    };
+    let connection = connected.map_err(|error| error.to_string())?.ok_or("the server has no address")?;
+    match send_on_new(upstream, to, connection, head.with_body(RequestBody::Empty), &|_| ()).await {
         // Nobody needs the body, so the connection ends with it.
         Sent::Answered(response, _lease) => Ok(response.status()),
-        Sent::Failed(error) => Err(error.to_string()),
+        Sent::Failed(error) | Sent::Unprocessed(error) => Err(error.to_string()),
         Sent::Not(_) => Err("it closed the connection at once".to_owned()),
     }
 }

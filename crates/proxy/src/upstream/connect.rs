@@ -22,8 +22,9 @@ use super::error::{CONNECTING, FetchError, LOOKUP};
 use super::names::NO_ADDRESS;
 use super::race::race;
 use super::server_limit::{ServerLimit, ServerPlace};
+use super::shared::{self, Opened};
 use super::socket::{OriginStream, Socket};
-use super::switch::{Inside, OfServer};
+use super::switch::{Duplex, Inside, OfServer};
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
 use crate::options::HEADERS;
 use crate::room::Place;
@@ -80,6 +81,51 @@ pub(super) async fn connect(
     .await
 }
 
+/// Opens a connection to one of an origin's addresses, except those that were `tried` before, as [`connect`] does. Its
+/// server may choose HTTP/2; without TLS it must speak that.
+pub(super) async fn connect_shared(
+    upstream: &Upstream,
+    to: &Destination,
+    tried: &[SocketAddr],
+    place: Option<ServerPlace>,
+) -> Result<Option<Opened>, FetchError> {
+    // As in `connect`.
+    let (place, opened) = (Cell::new(place), Cell::new(None));
+    let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
+    connect_to_one(upstream, to, tried, is_promising, |address| {
+        connect_shared_at(upstream, to, address, (&opened, &place))
+    })
+    .await
+}
+
+/// Opens a connection to an address of an origin, as [`connect_at`] does, whose server may choose HTTP/2.
+async fn connect_shared_at(
+    upstream: &Upstream,
+    to: &Destination,
+    address: SocketAddr,
+    (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
+) -> Result<Opened, FetchError> {
+    let begun = Instant::now();
+    let (tcp, place) = open(upstream, address).await?;
+    opened.set(Some(Instant::now()));
+    upstream.stats.origin_connections.add(1);
+    let socket = Socket::new(tcp);
+    let stream: Box<dyn Duplex> = if to.origin.https {
+        let stream = tls(to, socket.clone(), true).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(&b"h2"[..]) {
+            let places = (place, server_place.take());
+            let mut alone = handshake(upstream, to, stream, socket, address, places, false).await?;
+            alone.connect_time = Some(begun.elapsed());
+            return Ok(Opened::Alone(alone));
+        }
+        Box::new(stream)
+    } else {
+        Box::new(socket)
+    };
+    let connection = shared::begin(upstream, to, stream, address, (place, server_place.take())).await?;
+    Ok(Opened::Shared(connection.connected_in(begun.elapsed())))
+}
+
 /// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins; the connection takes the
 /// server's place when it is ready.
 async fn connect_at(
@@ -98,7 +144,7 @@ async fn connect_at(
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(stream);
     let mut connected = if to.origin.https {
-        let stream = tls(to, socket.clone()).await?;
+        let stream = tls(to, socket.clone(), false).await?;
         handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await?
     } else {
         let stream = socket.clone();
@@ -113,13 +159,18 @@ pub(super) async fn connect_in_time(
     upstream: &Upstream,
     to: &Destination,
     address: SocketAddr,
-) -> Result<Idle, FetchError> {
+) -> Result<Opened, FetchError> {
     let place = to.limit.as_ref().map(ServerLimit::try_take);
     if let Some(None) = place {
         return Err(FetchError::Busy("none is free".to_owned()));
     }
     let (opened, place) = (Cell::new(None), Cell::new(place.flatten()));
-    let attempt = connect_at(upstream, to, address, (&opened, &place), false);
+    let attempt = async {
+        match to.rules.http2 {
+            true => connect_shared_at(upstream, to, address, (&opened, &place)).await,
+            false => connect_at(upstream, to, address, (&opened, &place), false).await.map(Opened::Alone),
+        }
+    };
     let result = tokio::time::timeout(to.rules.times.connect, attempt).await;
     result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
 }
@@ -224,10 +275,10 @@ async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Pl
     Ok((stream, place))
 }
 
-/// Begins TLS on a connection to an origin.
-async fn tls(to: &Destination, socket: Socket) -> Result<TlsStream<Socket>, FetchError> {
+/// Begins TLS on a connection to an origin, whose server may choose HTTP/2 if it `offers_http2`.
+async fn tls(to: &Destination, socket: Socket, offers_http2: bool) -> Result<TlsStream<Socket>, FetchError> {
     let (origin, rules) = (&to.origin, &to.rules);
-    let connector = rules.trust.connector().map_err(FetchError::Connect)?;
+    let connector = rules.trust.connector(offers_http2).map_err(FetchError::Connect)?;
     let name = rules.tls_name.as_deref().unwrap_or(origin.bare_host()).to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     connector.connect(name, socket).await.map_err(|error| {

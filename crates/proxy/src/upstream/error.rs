@@ -40,6 +40,15 @@ pub(crate) enum FetchError {
 }
 
 impl FetchError {
+    /// The error of an exchange that hyper could not finish, with its cause.
+    pub fn of_hyper(error: &hyper::Error) -> FetchError {
+        let mut text = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            text = format!("{text}: {source}");
+        }
+        FetchError::Broken(text)
+    }
+
     /// Whether no connection could be made, so that nothing of the request was sent.
     pub fn is_of_connecting(&self) -> bool {
         matches!(self, FetchError::Connect(_) | FetchError::TimedOut(CONNECTING))

@@ -7,149 +7,21 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::stream::unfold;
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use http_body_util::BodyExt;
+use http::{HeaderValue, Method, Request, Response};
 use hyper::body::{Body, Incoming};
 
 use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
 use super::health::ProbeBy;
+use super::lease::Lease;
 use super::race::race;
-use super::request::BodyProgress;
 use super::server_limit::Got;
-use super::switch::WaitInside;
-use super::{
-    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, RequestBody, RequestHead, Server, ServerState, Upstream,
-};
-use crate::access_log::OriginAnswer;
-use crate::pieces::{BodyError, Pieces};
+use super::shared::{self, Opened, StreamUse};
+use super::{Choice, Destination, Idle, RequestBody, RequestHead, Server, ServerState, Upstream};
 use crate::rules::serve::Failure;
-use crate::stats::OriginRequest;
 use crate::wire::http1::framing::Violation;
 use crate::wire::http1::informational::Informational;
-
-/// A connection in use for one exchange.
-///
-/// After the response has been read to its end, [`Lease::finish`] returns the connection. Dropping the lease without it
-/// closes the connection.
-pub(crate) struct Lease {
-    upstream: Rc<Upstream>,
-    to: Destination,
-    connection: Option<Idle>,
-    /// How far the request's body has come. Only if it is complete can the connection be used again.
-    progress: Option<Rc<BodyProgress>>,
-    /// The request, which counts for its server until the response is over.
-    under_way: Option<CountedRequest>,
-    /// When the whole response must be there.
-    ends: Option<tokio::time::Instant>,
-    /// Whether the server still has to be judged by the response's body, and may be blamed for one that breaks off.
-    unjudged: Option<bool>,
-    /// How long connecting took; `None` if a kept connection is used.
-    connect_time: Option<Duration>,
-    /// From sending the request to the end of the response's head.
-    head_time: Option<Duration>,
-    /// The request in the list of what is requested most, which counts when the response is over.
-    request: Option<OriginRequest>,
-}
-
-impl Lease {
-    /// The lease of a connection for one request without a body.
-    pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
-        let connect_time = connection.connect_time;
-        let (upstream, to, connection) = (upstream.clone(), to.clone(), Some(connection));
-        Lease {
-            upstream,
-            to,
-            connection,
-            progress: None,
-            under_way: None,
-            ends: None,
-            unjudged: None,
-            connect_time,
-            head_time: None,
-            request: None,
-        }
-    }
-
-    /// The same lease, which keeps a request counted and ends at a time.
-    pub(super) fn counted(mut self, under_way: Option<CountedRequest>, ends: Option<tokio::time::Instant>) -> Lease {
-        (self.under_way, self.ends) = (under_way, ends);
-        self
-    }
-
-    /// The same lease, which counts the bytes of the response's body for a request.
-    pub fn of_request(mut self, request: OriginRequest) -> Lease {
-        self.request = Some(request);
-        self
-    }
-
-    /// What the access log tells of the answer.
-    pub fn answer(&self) -> OriginAnswer {
-        let server = self.to.origin.shown();
-        OriginAnswer { server, connect: self.connect_time, first_byte: self.head_time }
-    }
-
-    /// What receives the connection after it has switched to another protocol.
-    pub(super) fn into_inside(mut self) -> Option<WaitInside> {
-        self.connection.as_mut()?.inside.take()
-    }
-
-    /// Returns the connection to the worker's idle connections, for the next exchange.
-    pub fn finish(mut self) {
-        if self.unjudged.take().is_some() {
-            self.upstream.note_good(&self.to);
-        }
-        if let Some(connection) = self.connection.take() {
-            connection.watch.end();
-            if self.progress.as_ref().is_none_or(|progress| progress.is_complete.get()) {
-                self.upstream.keep(&self.to, connection);
-            }
-        }
-    }
-
-    /// Learns how long the origin keeps a waiting connection. Half of that is certain: the rest is on the way.
-    fn learn(&mut self, headers: &HeaderMap) {
-        if let (Some(connection), Some(announced)) = (&mut self.connection, announced_alive(headers)) {
-            connection.alive = ALIVE_MAX.min(announced / 2);
-        }
-    }
-
-    /// Records that the address at the other end has broken off a response.
-    fn note_failure(&self, error: &FetchError) {
-        if self.unjudged == Some(true) {
-            self.upstream.note_bad(&self.to, error);
-        }
-        if let Some(connection) = &self.connection {
-            self.upstream.note_failure(&self.to, connection.address);
-        }
-    }
-
-    /// The error of an exchange that failed in hyper. The connection's watch may know a more exact cause.
-    pub(super) fn explain(&self, error: &hyper::Error) -> FetchError {
-        let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
-        if let Some(violation) = connection.watch.violation() {
-            return FetchError::Refused(violation);
-        }
-        if connection.watch.transport.is_killed() {
-            return FetchError::TimedOut("responding");
-        }
-        let mut text = error.to_string();
-        if let Some(source) = std::error::Error::source(error) {
-            text = format!("{text}: {source}");
-        }
-        FetchError::Broken(text)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(connection) = &self.connection {
-            connection.watch.end();
-        }
-    }
-}
 
 /// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
@@ -182,9 +54,9 @@ pub(crate) async fn exchange(
 
 /// A request without an answer.
 pub(super) struct Unanswered {
-    error: FetchError,
+    pub(super) error: FetchError,
     /// The request, if nothing of it was sent.
-    unsent: Option<Request<RequestBody>>,
+    pub(super) unsent: Option<Request<RequestBody>>,
 }
 
 impl From<FetchError> for Unanswered {
@@ -256,7 +128,7 @@ impl Upstream {
     }
 
     /// Records that a server has given no response, or not all of one.
-    fn note_bad(&self, to: &Destination, error: &FetchError) {
+    pub(super) fn note_bad(&self, to: &Destination, error: &FetchError) {
         self.known.health.note_failure(&to.origin, error);
         to.state.iter().for_each(|server| server.note_answer(Some(error)));
     }
@@ -279,7 +151,12 @@ pub(super) async fn at_server(
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let under_way = to.state.as_ref().map(ServerState::begin);
     let is_queued = Cell::new(false);
-    let asked = try_addresses(upstream, to, (head, body), may_repeat, hear, &is_queued);
+    let asked = async {
+        match to.rules.http2 {
+            false => try_addresses(upstream, to, (head, body), may_repeat, hear, &is_queued).await,
+            true => Box::pin(shared::ask(upstream, to, (head, body), may_repeat, hear, &is_queued)).await,
+        }
+    };
     let result = match ends {
         None => asked.await,
         Some(ends) => match tokio::time::timeout_at(ends, asked).await {
@@ -311,7 +188,7 @@ pub(super) async fn at_server(
 }
 
 /// Records whether a server accepts connections.
-pub(super) fn note_connection(upstream: &Upstream, to: &Destination, connected: &Result<Option<Idle>, FetchError>) {
+pub(super) fn note_connection<T>(upstream: &Upstream, to: &Destination, connected: &Result<Option<T>, FetchError>) {
     if matches!(connected, Ok(Some(_))) {
         upstream.known.health.note_connected(&to.origin);
     }
@@ -331,7 +208,7 @@ fn is_repeatable(method: &Method) -> bool {
 
 /// Sends a request to a server until one of its addresses answers. `is_queued` says meanwhile whether it waits for a
 /// connection, because the server has as many as it may have.
-async fn try_addresses(
+pub(super) async fn try_addresses(
     upstream: &Rc<Upstream>,
     to: &Destination,
     (head, body): (RequestHead, RequestBody),
@@ -384,7 +261,7 @@ async fn try_addresses(
                 upstream.note_failure(to, address);
                 return Ok(race_others(upstream, to, copy, vec![address], error, hear).await?);
             }
-            Sent::Failed(error) => return Err(error.into()),
+            Sent::Failed(error) | Sent::Unprocessed(error) => return Err(error.into()),
         }
     }
     loop {
@@ -412,7 +289,7 @@ async fn try_addresses(
         let error = match send(upstream, to, fresh, sending, hear).await {
             Sent::Answered(response, lease) => return Ok((response, lease)),
             Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
-            Sent::Failed(error) => return Err(error.into()),
+            Sent::Failed(error) | Sent::Unprocessed(error) => return Err(error.into()),
             Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
         };
         upstream.note_failure(to, address);
@@ -430,7 +307,7 @@ async fn try_addresses(
 /// Sends a request at the other addresses of an origin after one has not answered in time, if it may be repeated. They
 /// are raced, so that one more that is silent does not double the wait again. If none of them accepts a connection, those
 /// that were tried before are tried again, because they may be back.
-async fn race_others(
+pub(super) async fn race_others(
     upstream: &Rc<Upstream>,
     to: &Destination,
     head: Option<RequestHead>,
@@ -453,11 +330,14 @@ async fn race_others(
         has_connected.set(has_connected.get() || connected.is_ok());
         let error = match connected {
             Err(error) => error,
-            Ok(fresh) => match send(upstream, to, fresh, head.clone().with_body(RequestBody::Empty), hear).await {
-                Sent::Answered(response, lease) => return Ok((response, lease)),
-                Sent::Failed(error) => error,
-                Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
-            },
+            Ok(fresh) => {
+                let request = head.clone().with_body(RequestBody::Empty);
+                match send_on_new(upstream, to, fresh, request, hear).await {
+                    Sent::Answered(response, lease) => return Ok((response, lease)),
+                    Sent::Failed(error) | Sent::Unprocessed(error) => error,
+                    Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+                }
+            }
         };
         if !matches!(error, FetchError::Crowded | FetchError::Busy(_)) {
             upstream.note_failure(to, address);
@@ -483,12 +363,33 @@ pub(super) enum Sent {
     Answered(Response<Incoming>, Lease),
     /// The origin may have got the request, but has not answered.
     Failed(FetchError),
+    /// The origin has got the request, or a part of it, and says that it has done nothing about it.
+    Unprocessed(FetchError),
     /// No byte was sent, because the connection had ended.
     Not(Request<RequestBody>),
 }
 
+/// Sends a request on a new connection, which nobody else knows, and waits for the head of the response.
+pub(super) async fn send_on_new(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    connection: Opened,
+    request: Request<RequestBody>,
+    hear: Hear<'_>,
+) -> Sent {
+    match connection {
+        Opened::Alone(connection) => send(upstream, to, connection, request, hear).await,
+        Opened::Shared(connection) => {
+            let stream = StreamUse::begin(upstream, to, &connection);
+            // The connection ends with the exchange.
+            drop(connection);
+            Box::pin(shared::send_on(upstream, to, stream, request)).await
+        }
+    }
+}
+
 /// Sends a request on a connection, and waits for the head of the response.
-pub(super) async fn send(
+async fn send(
     upstream: &Rc<Upstream>,
     to: &Destination,
     mut connection: Idle,
@@ -503,19 +404,9 @@ pub(super) async fn send(
     }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
-    let (connect_time, begun) = (connection.connect_time.take(), Instant::now());
-    let mut lease = Lease {
-        upstream: upstream.clone(),
-        to: to.clone(),
-        connection: Some(connection),
-        progress,
-        under_way: None,
-        ends: None,
-        unjudged: None,
-        connect_time,
-        head_time: None,
-        request: None,
-    };
+    let begun = Instant::now();
+    let mut lease = Lease::of_one(upstream, to, connection);
+    lease.progress = progress;
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -524,7 +415,7 @@ pub(super) async fn send(
     .await;
     match result {
         Ok(response) => {
-            lease.upstream.known.addresses.note_success(address);
+            upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
             lease.head_time = Some(begun.elapsed());
             Sent::Answered(response, lease)
@@ -537,57 +428,4 @@ pub(super) async fn send(
             },
         },
     }
-}
-
-/// The time for which an origin keeps a waiting connection, from its `Keep-Alive` header; `None` if it does not say.
-fn announced_alive(headers: &HeaderMap) -> Option<Duration> {
-    let value = headers.get("keep-alive")?.to_str().ok()?;
-    let timeout = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
-    timeout.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// The pieces of a response's body. After the last piece the connection is kept for the next exchange.
-pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
-    Box::pin(unfold(Some((body, lease)), async |state| {
-        let (mut body, lease) = state?;
-        loop {
-            let frame = match lease.ends {
-                None => body.frame().await,
-                // A body of which a part is always ready ends as well. Perhaps it is the client that is slow.
-                Some(ends) => match tokio::time::timeout_at(ends, body.frame()).await {
-                    Ok(frame) if tokio::time::Instant::now() < ends => frame,
-                    _ => {
-                        let late = FetchError::TimedOut("responding in full").to_string();
-                        return Some((Err(BodyError(late)), None));
-                    }
-                },
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    // Trailers are not forwarded.
-                    let Ok(data) = frame.into_data() else { continue };
-                    if data.is_empty() {
-                        continue;
-                    }
-                    lease.request.iter().for_each(|request| request.add_bytes(data.len()));
-                    if body.is_end_stream() {
-                        // A reader that knows the body's length does not poll after the last byte, so the lease is
-                        // finished now.
-                        lease.finish();
-                        return Some((Ok(data), None));
-                    }
-                    return Some((Ok(data), Some((body, lease))));
-                }
-                Some(Err(error)) => {
-                    let error = lease.explain(&error);
-                    lease.note_failure(&error);
-                    return Some((Err(BodyError(error.to_string())), None));
-                }
-                None => {
-                    lease.finish();
-                    return None;
-                }
-            }
-        }
-    }))
 }

@@ -1,7 +1,7 @@
 //! The proxy as a client of origins.
 //!
 //! Owns: the connections to origins, which each worker keeps for reuse, and the exchanges on them, one at a time on
-//! each connection. A request that may be repeated is sent on a kept connection. If this connection is dead, the
+//! each connection of HTTP/1.1 and many on one of HTTP/2 (`shared`). A request that may be repeated is sent on a kept connection. If this connection is dead, the
 //! request is sent once more on a new one, and if an address breaks the exchange or does not answer, at another address
 //! of the origin. Any other request is sent once: on a kept connection that is known to be alive, or else on a new one.
 
@@ -13,6 +13,7 @@ mod exchange;
 mod forwarding;
 mod health;
 mod known;
+mod lease;
 mod names;
 mod pool;
 mod probes;
@@ -20,6 +21,7 @@ mod race;
 mod request;
 mod server_limit;
 mod server_state;
+mod shared;
 mod socket;
 mod switch;
 mod trust;
@@ -27,10 +29,11 @@ mod trust;
 pub(crate) use checks::check_all;
 pub(crate) use connect::connect_tcp;
 pub(crate) use error::FetchError;
-pub(crate) use exchange::{Lease, exchange, pieces};
+pub(crate) use exchange::exchange;
 pub(crate) use forwarding::Forwarding;
 pub(crate) use health::{EjectRule, Probe};
 pub(crate) use known::KnownOrigins;
+pub(crate) use lease::{Lease, pieces};
 pub(crate) use pool::{Check, OriginRules, Pool, Server};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use server_limit::{LimitRule, ServerLimit};
@@ -54,6 +57,7 @@ use tokio::sync::Notify;
 use self::health::ProbeBy;
 use self::names::Lookups;
 use self::server_limit::Queues;
+use self::shared::SharedConnections;
 use self::socket::Socket;
 use self::switch::WaitInside;
 use crate::connections::Connections;
@@ -205,6 +209,8 @@ pub(crate) struct Upstream {
     stats: Arc<WorkerStats>,
     connections: Rc<Connections>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
+    /// The connections of HTTP/2.
+    shared: SharedConnections,
     queues: Queues,
     known: Arc<KnownOrigins>,
     lookups: Lookups,
@@ -228,6 +234,7 @@ impl Upstream {
             stats,
             connections,
             idle,
+            shared: SharedConnections::default(),
             queues: Queues::default(),
             known,
             lookups,
@@ -253,6 +260,7 @@ impl Upstream {
     /// Drops idle connections that have ended.
     pub fn sweep(&self) {
         self.queues.sweep();
+        self.shared.sweep();
         self.idle.borrow_mut().retain(|_, connections| {
             connections.retain(|idle| !idle.sender.is_closed());
             !connections.is_empty()
@@ -269,6 +277,7 @@ impl Upstream {
     /// Closes all idle connections.
     pub fn close_unused(&self) {
         self.idle.borrow_mut().clear();
+        self.shared.close_unused();
     }
 
     /// The place of a new connection. If there is none, this worker's idle connections are closed first.

@@ -30,6 +30,8 @@ pub(crate) struct OriginRules {
     pub trust: Arc<OriginTrust>,
     /// The name that certificates must have, if it is not the server's.
     pub tls_name: Option<String>,
+    /// Whether requests share connections of HTTP/2, with TLS where a server offers it.
+    pub http2: bool,
     /// How often a request is sent again to another server.
     pub retries: usize,
     /// Which server a request goes to.
@@ -47,6 +49,7 @@ impl OriginRules {
             times,
             trust,
             tls_name: None,
+            http2: false,
             retries: 0,
             balance: Balance::RoundRobin,
             eject: EjectRule::default(),

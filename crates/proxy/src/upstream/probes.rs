@@ -7,9 +7,11 @@ use std::rc::Rc;
 
 use futures_util::StreamExt;
 
-use super::connect::connect;
-use super::exchange::{at_server, note_connection, pieces, whole_time};
+use super::connect::{connect, connect_shared};
+use super::exchange::{at_server, note_connection, whole_time};
+use super::lease::pieces;
 use super::server_limit::ServerLimit;
+use super::shared::Opened;
 use super::{Destination, Probe, RequestBody, RequestHead, Upstream};
 use crate::rules::serve::Failure;
 
@@ -39,7 +41,10 @@ async fn ask_for_health(upstream: &Rc<Upstream>, to: &Destination, copy: Option<
         let place = to.limit.as_ref().map(ServerLimit::try_take);
         // A server that has as many connections as it may have accepts them.
         if !matches!(place, Some(None)) {
-            let connected = connect(upstream, to, &[], place.flatten(), false).await;
+            let connected = match to.rules.http2 {
+                true => connect_shared(upstream, to, &[], place.flatten()).await,
+                false => connect(upstream, to, &[], place.flatten(), false).await.map(|found| found.map(Opened::Alone)),
+            };
             note_connection(upstream, to, &connected);
             if let Err(error) = connected {
                 upstream.known.health.note_failure(&to.origin, &error);

@@ -1,9 +1,9 @@
 //! The request to an origin.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
@@ -124,6 +124,36 @@ pub(crate) enum RequestBody {
     Empty,
     /// The body of a client's request.
     Client(ClientBody),
+    /// The body of a client's request, which can be taken back.
+    Lent(Rc<LentBody>),
+}
+
+/// The body of a client's request in the hands of hyper, which sends it on a connection that other exchanges share: when
+/// the exchange is over, the rest of the body is taken back, and the connection goes on.
+pub(crate) struct LentBody {
+    body: RefCell<Option<ClientBody>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl LentBody {
+    /// Takes the body back: whoever sends it gets an error.
+    pub fn take_back(&self) {
+        self.body.take();
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn poll_frame(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = match &mut *self.body.borrow_mut() {
+            Some(body) => body.poll_frame(context),
+            None => return Poll::Ready(Some(Err(BodyError("the exchange is over".to_owned())))),
+        };
+        if polled.is_pending() {
+            *self.waker.borrow_mut() = Some(context.waker().clone());
+        }
+        polled
+    }
 }
 
 /// The body of a client's request.
@@ -144,6 +174,8 @@ pub(crate) struct BodyProgress {
     pub is_complete: Cell<bool>,
     /// Whether the next part of the body is awaited from the client.
     pub is_awaited: Rc<Cell<bool>>,
+    /// The number of parts that were read from the client so far.
+    pub parts: Cell<u64>,
 }
 
 /// A client's mistake in the body of its request.
@@ -172,7 +204,20 @@ impl RequestBody {
         match self {
             RequestBody::Empty => None,
             RequestBody::Client(body) => Some(body.progress.clone()),
+            RequestBody::Lent(lent) => lent.body.borrow().as_ref().map(|body| body.progress.clone()),
         }
+    }
+
+    /// The same body in a form that can be taken back, and the handle for that; `None` if the request has no body.
+    pub fn lend(self) -> (RequestBody, Option<Rc<LentBody>>) {
+        let lent = match self {
+            RequestBody::Empty => return (RequestBody::Empty, None),
+            RequestBody::Client(body) => {
+                Rc::new(LentBody { body: RefCell::new(Some(body)), waker: RefCell::default() })
+            }
+            RequestBody::Lent(lent) => lent,
+        };
+        (RequestBody::Lent(lent.clone()), Some(lent))
     }
 
     /// Whether the request has no body.
@@ -188,6 +233,35 @@ impl Drop for ClientBody {
     }
 }
 
+impl ClientBody {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let progress = &self.progress;
+        let fault = loop {
+            let polled = Pin::new(&mut self.incoming).poll_frame(context);
+            progress.is_awaited.set(polled.is_pending());
+            self.exchange.on_upload_polled(polled.is_pending());
+            let frame = match std::task::ready!(polled) {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => break self.exchange.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
+                None => {
+                    progress.is_complete.set(true);
+                    return Poll::Ready(None);
+                }
+            };
+            // Trailers are not forwarded.
+            let Ok(data) = frame.into_data() else { continue };
+            let Some(left) = self.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
+            self.left = left;
+            progress.parts.set(progress.parts.get() + 1);
+            // A reader that knows the body's length does not poll after the last byte.
+            progress.is_complete.set(self.incoming.is_end_stream());
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        };
+        progress.fault.set(Some(fault));
+        Poll::Ready(Some(Err(BodyError(fault.to_string()))))
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -196,35 +270,19 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let RequestBody::Client(body) = &mut *self else { return Poll::Ready(None) };
-        let fault = loop {
-            let polled = Pin::new(&mut body.incoming).poll_frame(context);
-            body.progress.is_awaited.set(polled.is_pending());
-            body.exchange.on_upload_polled(polled.is_pending());
-            let frame = match std::task::ready!(polled) {
-                Some(Ok(frame)) => frame,
-                Some(Err(_)) => break body.exchange.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
-                None => {
-                    body.progress.is_complete.set(true);
-                    return Poll::Ready(None);
-                }
-            };
-            // Trailers are not forwarded.
-            let Ok(data) = frame.into_data() else { continue };
-            let Some(left) = body.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
-            body.left = left;
-            // A reader that knows the body's length does not poll after the last byte.
-            body.progress.is_complete.set(body.incoming.is_end_stream());
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        };
-        body.progress.fault.set(Some(fault));
-        Poll::Ready(Some(Err(BodyError(fault.to_string()))))
+        match &mut *self {
+            RequestBody::Empty => Poll::Ready(None),
+            RequestBody::Client(body) => body.poll_frame(context),
+            RequestBody::Lent(lent) => lent.poll_frame(context),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
             RequestBody::Client(body) => body.incoming.is_end_stream(),
+            // One that was taken back has an error, but no end.
+            RequestBody::Lent(lent) => lent.body.borrow().as_ref().is_some_and(|body| body.incoming.is_end_stream()),
         }
     }
 
@@ -232,6 +290,9 @@ impl Body for RequestBody {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
             RequestBody::Client(body) => body.incoming.size_hint(),
+            RequestBody::Lent(lent) => {
+                lent.body.borrow().as_ref().map_or_else(SizeHint::default, |body| body.incoming.size_hint())
+            }
         }
     }
 }

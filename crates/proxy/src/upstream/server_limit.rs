@@ -21,7 +21,7 @@ use crate::wire::transport::Transport;
 
 /// While requests wait in other workers, too, one in so many connections is closed for them instead of being used again
 /// here.
-const OTHERS_TURN: u32 = 4;
+pub(super) const OTHERS_TURN: u32 = 4;
 
 /// How many connections a server may have, and how requests wait for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +64,11 @@ impl ServerPlace {
 }
 
 /// What a request got that needs a connection.
-pub(super) enum Got {
+pub(super) enum Got<C = Idle> {
     /// The place for a new one.
     Place(ServerPlace),
-    /// One that another request no longer needs.
-    Connection(Idle),
+    /// One that another request no longer needs, or that has room for this one, too.
+    Connection(C),
 }
 
 /// A request that waits and is counted, until it has got a connection or this value is dropped.
@@ -114,7 +114,7 @@ impl ServerLimit {
     }
 
     /// The requests that wait.
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -128,12 +128,12 @@ impl ServerLimit {
     ///
     /// *Errors*: [`FetchError::Busy`] if too many wait, or when the time is over. *Cancel safety*: dropping the future gives
     /// the turn to the next.
-    async fn wait(
+    async fn wait<C>(
         self: &Arc<Self>,
         stats: &WorkerStats,
         (waiting, before): (Waiting, usize),
-        handed: impl Future<Output = Option<Idle>>,
-    ) -> Result<Got, FetchError> {
+        handed: impl Future<Output = Option<C>>,
+    ) -> Result<Got<C>, FetchError> {
         let _ending = Ending(waiting);
         if before >= self.rule.queue_max {
             stats.queue_refusals.add(1);
@@ -162,10 +162,19 @@ impl ServerLimit {
         if let Some(place) = self.try_take() {
             return Ok(place);
         }
-        match self.wait(stats, Waiting::begin(self), std::future::pending()).await? {
+        match self.wait(stats, Waiting::begin(self), std::future::pending::<Option<Idle>>()).await? {
             Got::Place(place) => Ok(place),
             Got::Connection(_) => Err(FetchError::Busy("it was given to another request".to_owned())),
         }
+    }
+
+    /// Waits for a place, as [`Queues::get`] does, or for the connection that `found` brings.
+    pub(super) async fn take_or<C>(
+        self: &Arc<Self>,
+        stats: &WorkerStats,
+        found: impl Future<Output = Option<C>>,
+    ) -> Result<Got<C>, FetchError> {
+        self.wait(stats, Waiting::begin(self), found).await
     }
 }
 

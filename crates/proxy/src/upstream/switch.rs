@@ -1,7 +1,7 @@
 //! A request that asks an origin to speak another protocol on its connection.
 //!
 //! Owns: the only exchange in which a `101` is accepted. Its connection is a new one and is never used for a second
-//! exchange. *Source*: RFC 9110, 7.8 and 15.2.2.
+//! exchange; it speaks HTTP/1.1 also to servers that are otherwise spoken to in HTTP/2. *Source*: RFC 9110, 7.8 and 15.2.2.
 //!
 //! *Circle*: this file uses `connect` and `exchange`, whose connections tell the `101` apart with this file's types.
 
@@ -17,8 +17,9 @@ use tokio::sync::oneshot;
 
 use super::connect::connect;
 use super::error::FetchError;
-use super::exchange::{Lease, note_connection};
+use super::exchange::note_connection;
 use super::health::ProbeBy;
+use super::lease::Lease;
 use super::server_limit::ServerPlace;
 use super::{CountedRequest, Destination, Idle, RequestBody, RequestHead, ServerState, Upstream};
 use crate::room::Place;

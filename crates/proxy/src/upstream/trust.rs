@@ -43,8 +43,8 @@ struct State {
     /// The certificates of the operator's file.
     own: RootCertStore,
     shown: Option<Shown>,
-    /// The configuration with these and the system's certificates, once it is needed.
-    config: Option<Arc<ClientConfig>>,
+    /// The configurations with these and the system's certificates, once they are needed: without HTTP/2 and with it.
+    configs: [Option<Arc<ClientConfig>>; 2],
 }
 
 impl OriginTrust {
@@ -67,18 +67,25 @@ impl OriginTrust {
         Ok(())
     }
 
-    /// The connector for new connections to origins. *Errors*: a text about the system's certificates, if none at all
-    /// are trusted.
-    pub fn connector(&self) -> Result<TlsConnector, String> {
-        if let Some(config) = &self.state.read().unwrap_or_else(PoisonError::into_inner).config {
+    /// The connector for new connections to origins. It offers HTTP/1.1, and HTTP/2 before that if `offers_http2`.
+    /// *Errors*: a text about the system's certificates, if none at all are trusted.
+    pub fn connector(&self, offers_http2: bool) -> Result<TlsConnector, String> {
+        let index = usize::from(offers_http2);
+        if let Some(config) = &self.state.read().unwrap_or_else(PoisonError::into_inner).configs[index] {
             return Ok(TlsConnector::from(config.clone()));
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let config = match &state.config {
+        let config = match &state.configs[index] {
             Some(config) => config.clone(),
-            None => Arc::new(configure(state.own.clone(), state.shown.as_ref())?),
+            None => {
+                let mut config = configure(state.own.clone(), state.shown.as_ref())?;
+                if offers_http2 {
+                    config.alpn_protocols.insert(0, b"h2".to_vec());
+                }
+                Arc::new(config)
+            }
         };
-        state.config = Some(config.clone());
+        state.configs[index] = Some(config.clone());
         Ok(TlsConnector::from(config))
     }
 }
@@ -102,7 +109,7 @@ impl State {
             }
             _ => None,
         };
-        Ok(State { own, shown, config: None })
+        Ok(State { own, shown, configs: [None, None] })
     }
 }
 

@@ -1,5 +1,5 @@
-//! The stream of a connection of HTTP/2: writes are collected, so that the frames of many responses are one call of the
-//! system, and one record of TLS.
+//! The stream of a connection of HTTP/2, with a client or an origin: writes are collected, so that the frames of many
+//! messages are one call of the system, and one record of TLS.
 //!
 //! Owns: the bytes that hyper has written and the peer has not got. h2 flushes after each frame of data that it does not
 //! copy, which would be a call for each response. So a flush by hyper does nothing; who polls hyper calls
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Multiplexed;
+use crate::wire::transport::Connection;
 
 /// The most that is collected: as much as a record of TLS has. *Units*: bytes.
 const CORK_BYTES_MAX: usize = 16 * 1024;
@@ -29,7 +29,7 @@ pub struct Corked<S> {
 }
 
 struct Shared<S> {
-    connection: Rc<Multiplexed>,
+    connection: Rc<dyn Connection>,
     inner: RefCell<Inner<S>>,
 }
 
@@ -46,7 +46,7 @@ impl<S> Clone for Corked<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
     /// Collects the writes to a stream, and reports to its connection's state when they wait.
-    pub fn new(stream: S, connection: Rc<Multiplexed>) -> Corked<S> {
+    pub fn new(stream: S, connection: Rc<dyn Connection>) -> Corked<S> {
         let inner = RefCell::new(Inner { stream, collected: BytesMut::new() });
         Corked { shared: Rc::new(Shared { connection, inner }) }
     }
@@ -65,8 +65,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Corked<S> {
     fn with<T>(&self, work: impl FnOnce(&mut Inner<S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let result = work(&mut self.shared.inner.borrow_mut());
         match &result {
-            Poll::Pending => self.shared.connection.transport.on_write_waits(),
-            Poll::Ready(Ok(_)) => self.shared.connection.transport.on_flushed(),
+            Poll::Pending => self.shared.connection.transport().on_write_waits(),
+            Poll::Ready(Ok(_)) => self.shared.connection.transport().on_flushed(),
             Poll::Ready(Err(_)) => {}
         }
         result
@@ -155,6 +155,7 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::super::super::transport::Deadlines;
+    use super::super::Multiplexed;
     use super::*;
     use crate::wire::transport::Clock;
 
