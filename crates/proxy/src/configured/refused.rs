@@ -49,6 +49,3 @@ impl Refused {
         Err(ConfigProblems(self.problems))
     }
 }
-
-/// What is said of a key that this version does not act on.
-pub(super) const NOT_YET: &str = "this version does not do that yet: remove it";

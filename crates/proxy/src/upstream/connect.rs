@@ -106,10 +106,7 @@ async fn connect_shared_at(
     (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
 ) -> Result<Opened, FetchError> {
     let begun = Instant::now();
-    let (tcp, place) = open(upstream, address).await?;
-    opened.set(Some(Instant::now()));
-    upstream.stats.origin_connections.add(1);
-    let socket = Socket::new(tcp);
+    let (socket, place) = open_stream(upstream, to, address, opened).await?;
     let stream: Box<dyn Duplex> = if to.origin.https {
         let stream = tls(to, socket.clone(), true).await?;
         if stream.get_ref().1.alpn_protocol() != Some(&b"h2"[..]) {
@@ -136,13 +133,7 @@ async fn connect_at(
     may_switch: bool,
 ) -> Result<Idle, FetchError> {
     let begun = Instant::now();
-    let (stream, place) = match to.origin.socket_path() {
-        Some(path) => open_socket(upstream, path).await?,
-        None => open(upstream, address).await.map(|(tcp, place)| (OriginStream::Tcp(tcp), place))?,
-    };
-    opened.set(Some(Instant::now()));
-    upstream.stats.origin_connections.add(1);
-    let socket = Socket::new(stream);
+    let (socket, place) = open_stream(upstream, to, address, opened).await?;
     let mut connected = if to.origin.https {
         let stream = tls(to, socket.clone(), false).await?;
         handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await?
@@ -152,6 +143,22 @@ async fn connect_at(
     };
     connected.connect_time = Some(begun.elapsed());
     Ok(connected)
+}
+
+/// Opens a stream to an address of an origin, or to its socket, and counts it.
+async fn open_stream(
+    upstream: &Upstream,
+    to: &Destination,
+    address: SocketAddr,
+    opened: &Cell<Option<Instant>>,
+) -> Result<(Socket, Place), FetchError> {
+    let (stream, place) = match to.origin.socket_path() {
+        Some(path) => open_socket(upstream, path).await?,
+        None => open(upstream, address).await.map(|(tcp, place)| (OriginStream::Tcp(tcp), place))?,
+    };
+    opened.set(Some(Instant::now()));
+    upstream.stats.origin_connections.add(1);
+    Ok((Socket::new(stream), place))
 }
 
 /// Opens a connection to an address of an origin, within the connect timeout.

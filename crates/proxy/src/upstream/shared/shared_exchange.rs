@@ -170,7 +170,7 @@ fn to_http2(parts: &mut Parts, to: &Destination) -> Result<(), FetchError> {
     let wrong = |error: http::Error| FetchError::Connect(format!("no request in HTTP/2 can be made: {error}"));
     let authority = match parts.headers.remove(HOST) {
         Some(host) => Authority::try_from(host.as_bytes()),
-        None => Authority::try_from(to.origin.authority().as_str()),
+        None => Authority::try_from(to.origin.named().authority().as_str()),
     };
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     uri.scheme = Some(if to.origin.https { Scheme::HTTPS } else { Scheme::HTTP });
