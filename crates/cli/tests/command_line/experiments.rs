@@ -48,6 +48,8 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
     scratch.run("bench cache --seed dear --blocks 768,100").exits(2).says("512 at least");
     scratch.run("bench cache --seed dear --only scan --blocks 768").exits(2).says("caches of 65536 blocks");
     scratch.run("bench cache --seed dear --anyway").exits(2).says("--write");
+    let nowhere = scratch.run_after("export GIT_DIR=/nowhere", "bench cache --seed dear --only sort --write kept");
+    nowhere.exits(1).says("the commit is unknown").says("--anyway");
     scratch.run("bench cache").exits(2);
 }
 
