@@ -9,7 +9,8 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `programs`, `inputs` | the programs and their inputs |
-//! | `image`, `execute`, `mounted`, `page_memory` | the file system, one execution, the process with the cache, and the memory of the kernel's page cache |
+//! | `image`, `execute`, `mounted` | the file system, one execution, and the process with the cache |
+//! | `page_memory` | the memory of the kernel's page cache |
 //! | `replay` | the recorded references: sensitivity, the limit, the time of a policy |
 //! | `cost`, `through_fuse` | the cost of a hit and of detection in the library, and of a hit through FUSE |
 //! | `run`, `results` | the order of a run, and its results |

@@ -6,8 +6,9 @@
 //! limit; with version 1 of memory groups a program that is ahead of the thread waits, with version 2 it is slowed
 //! down. The report has how many bytes of pages there were ([`PageUse`]). Leaves to others: readahead (`execute`).
 //!
-//! Pages of shared memory count as the program's own. Pages of the file system's own tables count as pages; the caches
-//! under policies do not hold these.
+//! Pages of shared memory count as the program's own. So do pages that are not written yet: under policies, too, written
+//! data waits in the kernel's memory outside of the cache, and a limit without room for them would make writes fail.
+//! Pages of the file system's own tables count as pages; the caches under policies do not hold these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,7 +127,8 @@ fn limit_for(used: u64, pages: u64, allowed: u64) -> u64 {
     used.saturating_sub(pages) + allowed
 }
 
-/// The bytes of pages of files in the text of a group's `memory.stat`, without shared memory.
+/// The bytes of pages of files in the text of a group's `memory.stat`, without shared memory and without pages that are
+/// not written yet.
 fn page_bytes(stat: &str) -> u64 {
     let field = |names: [&str; 2]| {
         let value = |line: &str| {
@@ -136,7 +138,8 @@ fn page_bytes(stat: &str) -> u64 {
         stat.lines().find_map(value).unwrap_or(0)
     };
     // The names in version 1 and in version 2 of memory groups.
-    field(["cache", "file"]).saturating_sub(field(["shmem", "shmem"]))
+    let unwritten = field(["dirty", "file_dirty"]) + field(["writeback", "file_writeback"]);
+    field(["cache", "file"]).saturating_sub(field(["shmem", "shmem"])).saturating_sub(unwritten)
 }
 
 #[cfg(test)]
@@ -144,10 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_files_without_shared_memory() {
-        let first = "cache 6291456\nrss 4096000\nshmem 1048576\ntotal_cache 9\n";
-        let second = "anon 4096000\nfile 6291456\nkernel 7\nshmem 1048576\n";
-        assert_eq!((page_bytes(first), page_bytes(second), page_bytes("nonsense")), (5 << 20, 5 << 20, 0));
+    fn pages_are_clean_ones_of_files() {
+        let first = "cache 6291456\nrss 4096000\nshmem 1048576\ndirty 1048576\nwriteback 1048576\ntotal_cache 9\n";
+        let second = "anon 4096000\nfile 6291456\nshmem 1048576\nfile_dirty 2097152\nfile_writeback 0\n";
+        assert_eq!((page_bytes(first), page_bytes(second), page_bytes("nonsense")), (3 << 20, 3 << 20, 0));
+        assert_eq!(page_bytes("cache 4096\ndirty 8192\n"), 0, "the counters are not of one moment");
     }
 
     #[test]

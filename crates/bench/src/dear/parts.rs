@@ -15,6 +15,8 @@ use super::{BASE, Lane, Plan};
 const SUBJECT: &str = "dear";
 /// The difference of two times or lengths below which they count as equal, as a share.
 const EQUAL: f64 = 0.05;
+/// The share by which the page cache may have more than it is allowed without a mark: the kernel counts in steps.
+const PAGES_OVER: f64 = 0.1;
 /// The width of sentences, in columns.
 const WIDTH: usize = 116;
 
@@ -206,7 +208,8 @@ pub(super) fn page_memory(text: &mut String, plan: &Plan, workloads: &[&Workload
             };
             let (allowed, full) = (of(|pages| pages.allowed_bytes), of(|pages| pages.full_mean_bytes));
             let most = of(|pages| pages.most_bytes);
-            let _ = write!(text, " {:>10} {allowed:7.2} {full:7.2} {most:7.2}", lane.name);
+            let mark = if full > allowed * (1.0 + PAGES_OVER) { " MORE THAN ALLOWED" } else { "" };
+            let _ = write!(text, " {:>10} {allowed:7.2} {full:7.2} {most:7.2}{mark}", lane.name);
         }
         text.push('\n');
     }
@@ -214,8 +217,9 @@ pub(super) fn page_memory(text: &mut String, plan: &Plan, workloads: &[&Workload
 
 #[cfg(test)]
 mod tests {
-    use super::super::PROGRAMS;
+    use super::super::page_memory::PageUse;
     use super::super::results::tests::workload;
+    use super::super::{Options, PROGRAMS};
     use super::*;
 
     /// A program under LRU, and under `dear` with other requests of the disk.
@@ -286,6 +290,22 @@ mod tests {
         wrapped(&mut text, said.trim());
         assert!(text.lines().all(|line| line.len() <= WIDTH) && text.lines().count() > 4, "{text}");
         assert_eq!(text.split_whitespace().collect::<Vec<_>>(), said.split_whitespace().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn page_caches_with_more_memory_are_marked() {
+        let mut one = ld(&lru());
+        for (lane, executions) in &mut one.lanes {
+            let full_mean_bytes = if lane.reads_ahead { 8 << 20 } else { 6 << 20 };
+            let pages = PageUse { allowed_bytes: 6 << 20, full_mean_bytes, most_bytes: 9 << 20, looks: 7 };
+            executions.iter_mut().for_each(|execution| execution.pages = Some(pages));
+        }
+        let plan = Plan::new(Options { only: vec!["sort".to_owned()], ..Options::default() }).unwrap();
+        let mut text = String::new();
+        page_memory(&mut text, &plan, &[&one]);
+        let line = text.lines().last().expect("a line");
+        assert!(line.ends_with("pages+ra    6.00    8.00    9.00 MORE THAN ALLOWED"), "{line}");
+        assert_eq!(line.matches("MORE").count(), 1, "{line}");
     }
 
     #[test]

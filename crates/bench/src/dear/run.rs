@@ -58,7 +58,7 @@ fn run_all(
     progress: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<(Found, cost::Cost), Error> {
     let of = steps_of(plan);
-    let mut done = 0;
+    let mut done = 0_u64;
     let mut step = |what: String| {
         progress(&Progress { done: done.min(of), of, what });
         done += 1;
