@@ -15,7 +15,7 @@ use nectary_attach::{Tree, TreeOptions};
 use nectary_buffer::{BufferCache, Options};
 use serde::{Deserialize, Serialize};
 
-use super::replay::{self, Reference, Step};
+use super::replay::{self, RecordStep, Reference};
 use crate::{Error, ErrorKind, sys};
 
 /// The longest time that the process may take to unmount and end.
@@ -145,14 +145,14 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
 
 /// The steps of an execution.
 #[derive(Default)]
-struct Steps {
-    steps: Vec<Step>,
+struct RecordedSteps {
+    steps: Vec<RecordStep>,
     /// The number of steps that were not recorded, because the record was full.
     left_out: u64,
 }
 
-impl Steps {
-    fn add(&mut self, step: Step, steps_max: usize) {
+impl RecordedSteps {
+    fn add(&mut self, step: RecordStep, steps_max: usize) {
         match self.steps.len() < steps_max {
             true => self.steps.push(step),
             false => self.left_out += 1,
@@ -160,7 +160,7 @@ impl Steps {
     }
 }
 
-type Recorded = Arc<Mutex<Steps>>;
+type Recorded = Arc<Mutex<RecordedSteps>>;
 
 fn end_record(tree: &Tree) {
     tree.record(None);
@@ -189,10 +189,10 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         let to = record.clone();
         tree.record(Some(Box::new(move |reference| {
             let (id, stream) = (reference.id, reference.stream.0);
-            add(&to, Step::Refer(Reference { id, stream, is_write: reference.is_write }));
+            add(&to, RecordStep::Refer(Reference { id, stream, is_write: reference.is_write }));
         })));
         let to = record.clone();
-        tree.record_drops(Some(Box::new(move |ids| add(&to, Step::Drop { first: ids.start, end: ids.end }))));
+        tree.record_drops(Some(Box::new(move |ids| add(&to, RecordStep::Drop { first: ids.start, end: ids.end }))));
     }
     Ok((tree, record))
 }
@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn references_beyond_the_bound_of_a_record_are_counted() {
-        let mut record = Steps::default();
-        (0..5).for_each(|id| record.add(Step::Refer(Reference { id, stream: 0, is_write: false }), 3));
+        let mut record = RecordedSteps::default();
+        (0..5).for_each(|id| record.add(RecordStep::Refer(Reference { id, stream: 0, is_write: false }), 3));
         assert_eq!((record.steps.len(), record.left_out), (3, 2));
     }
 

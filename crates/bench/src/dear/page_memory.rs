@@ -42,14 +42,14 @@ pub struct PageUse {
 
 /// The sums of a thread's looks.
 #[derive(Debug, Clone, Copy, Default)]
-struct Looks {
+struct PageLooks {
     count: u64,
     full: u64,
     full_sum: u64,
     most: u64,
 }
 
-impl Looks {
+impl PageLooks {
     fn add(&mut self, pages: u64, allowed: u64) {
         self.count += 1;
         self.most = self.most.max(pages);
@@ -69,7 +69,7 @@ impl Looks {
 pub struct PageMemory {
     group: Arc<MemoryGroup>,
     is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Looks>>,
+    thread: Option<JoinHandle<PageLooks>>,
     allowed_bytes: u64,
 }
 
@@ -80,7 +80,7 @@ impl PageMemory {
         let is_over = Arc::new(AtomicBool::new(false));
         let (held, stop) = (group.clone(), is_over.clone());
         let hold = move || {
-            let (mut limit, mut looks) = (allowed_bytes + OWN_BYTES, Looks::default());
+            let (mut limit, mut looks) = (allowed_bytes + OWN_BYTES, PageLooks::default());
             while !stop.load(Ordering::Relaxed) {
                 let (used, pages) = (held.used_bytes(), page_bytes(&held.stat()));
                 looks.add(pages, allowed_bytes);
@@ -109,7 +109,7 @@ impl PageMemory {
         self.group.path().join("cgroup.procs")
     }
 
-    fn stop(&mut self) -> Option<Looks> {
+    fn stop(&mut self) -> Option<PageLooks> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok())
     }
@@ -168,12 +168,12 @@ mod tests {
 
     #[test]
     fn the_mean_begins_when_pages_are_full() {
-        let mut looks = Looks::default();
+        let mut looks = PageLooks::default();
         for pages in [10, 400, 800, 790, 300] {
             looks.add(pages, 800);
         }
         let found = looks.found(800);
         assert_eq!((found.full_mean_bytes, found.most_bytes, found.looks), (630, 800, 5));
-        assert_eq!(Looks::default().found(800).full_mean_bytes, 0);
+        assert_eq!(PageLooks::default().found(800).full_mean_bytes, 0);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Owns: the record, its file, and the replay. The record has the references of the programs' own reads and writes, and
 //! the ranges of blocks that the cache dropped between them (files that were deleted, cut, or changed by others). So a
-//! replay of the same policy at the same size has exactly the counts of the recorded execution ([`Agreement`]). A miss
-//! of a reference that reads counts as a read.
+//! replay of the same policy at the same size has exactly the counts of the recorded execution ([`ReplayAgreement`]). A
+//! miss of a reference that reads counts as a read.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub struct Reference {
 
 /// A step of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum RecordStep {
     /// A reference.
     Refer(Reference),
     /// The blocks from `first` to before `end` were dropped.
@@ -58,16 +58,16 @@ pub enum Step {
 
 /// The steps of an execution.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
-    steps: Vec<Step>,
+pub struct ReferenceRecord {
+    steps: Vec<RecordStep>,
     /// The distinct blocks that were referenced, in ascending order.
     blocks: Vec<u64>,
 }
 
-impl Record {
+impl ReferenceRecord {
     /// Makes a record of steps.
-    pub fn new(steps: Vec<Step>) -> Record {
-        let mut record = Record { steps, blocks: Vec::new() };
+    pub fn new(steps: Vec<RecordStep>) -> ReferenceRecord {
+        let mut record = ReferenceRecord { steps, blocks: Vec::new() };
         record.blocks = record.ids();
         record.blocks.sort_unstable();
         record.blocks.dedup();
@@ -77,8 +77,8 @@ impl Record {
     /// The referenced block of each reference.
     fn ids(&self) -> Vec<u64> {
         let ids = self.steps.iter().filter_map(|step| match step {
-            Step::Refer(reference) => Some(reference.id),
-            Step::Drop { .. } => None,
+            RecordStep::Refer(reference) => Some(reference.id),
+            RecordStep::Drop { .. } => None,
         });
         ids.collect()
     }
@@ -96,13 +96,13 @@ impl Record {
 }
 
 /// Writes steps to a file.
-pub fn write(path: &Path, steps: &[Step]) -> Result<(), Error> {
+pub fn write(path: &Path, steps: &[RecordStep]) -> Result<(), Error> {
     let mut bytes = Vec::with_capacity(steps.len() * STEP_BYTES);
     for step in steps {
         let (first, second, kind) = match step {
-            Step::Refer(reference) if reference.is_write => (reference.id, u64::from(reference.stream), WRITE),
-            Step::Refer(reference) => (reference.id, u64::from(reference.stream), READ),
-            Step::Drop { first, end } => (*first, *end, DROP),
+            RecordStep::Refer(reference) if reference.is_write => (reference.id, u64::from(reference.stream), WRITE),
+            RecordStep::Refer(reference) => (reference.id, u64::from(reference.stream), READ),
+            RecordStep::Drop { first, end } => (*first, *end, DROP),
         };
         bytes.extend_from_slice(&first.to_le_bytes());
         bytes.extend_from_slice(&second.to_le_bytes());
@@ -113,17 +113,17 @@ pub fn write(path: &Path, steps: &[Step]) -> Result<(), Error> {
 }
 
 /// Reads the steps that [`write`] wrote.
-pub fn read(path: &Path) -> Result<Record, Error> {
+pub fn read(path: &Path) -> Result<ReferenceRecord, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::failed(path.display(), error))?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let step = |bytes: &[u8]| {
         let (first, second) = (number(&bytes[..8]), number(&bytes[8..16]));
         match bytes[16] {
-            DROP => Step::Drop { first, end: second },
-            kind => Step::Refer(Reference { id: first, stream: second as u32, is_write: kind == WRITE }),
+            DROP => RecordStep::Drop { first, end: second },
+            kind => RecordStep::Refer(Reference { id: first, stream: second as u32, is_write: kind == WRITE }),
         }
     };
-    Ok(Record::new(bytes.chunks_exact(STEP_BYTES).map(step).collect()))
+    Ok(ReferenceRecord::new(bytes.chunks_exact(STEP_BYTES).map(step).collect()))
 }
 
 /// The counters of a replay.
@@ -138,17 +138,17 @@ pub struct Counts {
 }
 
 /// Replays a record on a policy.
-pub fn replay(policy: &mut dyn Policy, record: &Record) -> Counts {
+pub fn replay(policy: &mut dyn Policy, record: &ReferenceRecord) -> Counts {
     let mut counts = Counts::default();
     for step in &record.steps {
         match *step {
-            Step::Refer(reference) => {
+            RecordStep::Refer(reference) => {
                 let access = policy.reference(reference.id, 1, Stream(reference.stream), &mut |_| true);
                 counts.references += 1;
                 counts.misses += u64::from(access != Access::Hit);
                 counts.reads += u64::from(access != Access::Hit && !reference.is_write);
             }
-            Step::Drop { first, end } => {
+            RecordStep::Drop { first, end } => {
                 for id in record.within(first, end) {
                     // As in the live cache, a policy still remembers blocks that it does not hold.
                     if policy.contains(*id) {
@@ -193,7 +193,7 @@ pub struct Varied {
 
 /// The counts of a replay beside those of an execution, for the same policy and size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Agreement {
+pub struct ReplayAgreement {
     /// The lane of the execution, or `record` for the execution that was recorded.
     pub lane: String,
     /// The misses and the read blocks of the replay.
@@ -204,7 +204,7 @@ pub struct Agreement {
     pub accepted: f64,
 }
 
-impl Agreement {
+impl ReplayAgreement {
     /// Whether both counts differ by no more than what is accepted.
     pub fn holds(&self) -> bool {
         let pairs = [(self.replayed.0, self.live.0), (self.replayed.1, self.live.1)];
@@ -216,7 +216,7 @@ impl Agreement {
 }
 
 /// Computes all results from a record for caches of `blocks` blocks, and measures the time of each of the `policies`.
-pub fn know(record: &Record, policies: &[&str], blocks: u64) -> Known {
+pub fn know(record: &ReferenceRecord, policies: &[&str], blocks: u64) -> Known {
     let counts = |policy: &str, blocks: u64| {
         by_name(policy, blocks).map_or(Counts::default(), |mut policy| replay(&mut *policy, record))
     };
@@ -250,7 +250,7 @@ pub fn know(record: &Record, policies: &[&str], blocks: u64) -> Known {
 }
 
 /// The processor time of a policy per reference: the median of several replays. *Units*: microseconds.
-fn policy_us(policy: &str, record: &Record, blocks: u64, times: usize) -> f64 {
+fn policy_us(policy: &str, record: &ReferenceRecord, blocks: u64, times: usize) -> f64 {
     let timed = |_| {
         let Some(mut policy) = by_name(policy, blocks) else { return f64::NAN };
         let began = sys::thread_time();
@@ -265,45 +265,46 @@ fn policy_us(policy: &str, record: &Record, blocks: u64, times: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn read_of(id: u64) -> Step {
-        Step::Refer(Reference { id, stream: 1, is_write: false })
+    fn read_of(id: u64) -> RecordStep {
+        RecordStep::Refer(Reference { id, stream: 1, is_write: false })
     }
 
-    fn loop_of(blocks: u64, times: u64) -> Record {
-        Record::new((0..times).flat_map(|_| 0..blocks).map(read_of).collect())
+    fn loop_of(blocks: u64, times: u64) -> ReferenceRecord {
+        ReferenceRecord::new((0..times).flat_map(|_| 0..blocks).map(read_of).collect())
     }
 
     #[test]
     fn records_are_read_back() {
         let path = std::env::temp_dir().join(format!("nectary-bench-record-{}", std::process::id()));
-        let mut steps: Vec<Step> = [(u64::MAX, 7, true), (0, u32::MAX, false)]
-            .map(|(id, stream, is_write)| Step::Refer(Reference { id, stream, is_write }))
+        let mut steps: Vec<RecordStep> = [(u64::MAX, 7, true), (0, u32::MAX, false)]
+            .map(|(id, stream, is_write)| RecordStep::Refer(Reference { id, stream, is_write }))
             .to_vec();
-        steps.push(Step::Drop { first: 3, end: 1 << 40 });
+        steps.push(RecordStep::Drop { first: 3, end: 1 << 40 });
         write(&path, &steps).unwrap();
-        assert_eq!(read(&path).unwrap(), Record::new(steps));
+        assert_eq!(read(&path).unwrap(), ReferenceRecord::new(steps));
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn dropped_blocks_leave_room_in_replays() {
-        let misses = |steps: Vec<Step>| {
+        let misses = |steps: Vec<RecordStep>| {
             let mut lru = by_name("lru", 10).expect("a policy");
-            replay(&mut *lru, &Record::new(steps)).misses
+            replay(&mut *lru, &ReferenceRecord::new(steps)).misses
         };
         // A temporary file of five blocks comes between two passes over others, and is deleted or not.
         let pass = |blocks: std::ops::Range<u64>| blocks.map(read_of);
-        let before: Vec<Step> = pass(0..5).chain(pass(100..105)).collect();
-        let after: Vec<Step> = pass(200..205).chain(pass(0..5)).collect();
-        let deleted = [before.clone(), vec![Step::Drop { first: 100, end: 200 }], after.clone()].concat();
+        let before: Vec<RecordStep> = pass(0..5).chain(pass(100..105)).collect();
+        let after: Vec<RecordStep> = pass(200..205).chain(pass(0..5)).collect();
+        let deleted = [before.clone(), vec![RecordStep::Drop { first: 100, end: 200 }], after.clone()].concat();
         assert_eq!((misses([before, after].concat()), misses(deleted)), (20, 15));
         // A dropped block is read again.
-        assert_eq!(misses(vec![read_of(1), Step::Drop { first: 0, end: 2 }, read_of(1)]), 2);
+        assert_eq!(misses(vec![read_of(1), RecordStep::Drop { first: 0, end: 2 }, read_of(1)]), 2);
     }
 
     #[test]
     fn disagreements_above_the_bound_are_found() {
-        let agreement = |live, accepted| Agreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted };
+        let agreement =
+            |live, accepted| ReplayAgreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted };
         assert!(agreement((3803.0, 2673.0), 0.0).holds());
         assert!(!agreement((3803.0, 2672.0), 0.0).holds() && agreement((3800.0, 2672.0), 0.01).holds());
         assert!(!agreement((2665.0, 1535.0), 0.01).holds());

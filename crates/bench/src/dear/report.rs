@@ -9,12 +9,12 @@ use serde_json::json;
 
 use super::cost::Cost;
 use super::execute::{Execution, MODEL, QUEUE_DEPTH};
-use super::results::{self, Found};
+use super::results::{self, RunResults};
 use super::{Plan, plot, text};
 use crate::{Figure, Report, machine};
 
 /// Makes the report of a run.
-pub(super) fn report(plan: &Plan, found: &Found, cost: Cost, took: Duration) -> Report {
+pub(super) fn report(plan: &Plan, found: &RunResults, cost: Cost, took: Duration) -> Report {
     let mut figures = results::figures(found, Some(&cost), plan.is_judged);
     // A quick run has no verdict. In other runs a missing program counts as a missed target, and so do tables of replays
     // that contradict the executions.

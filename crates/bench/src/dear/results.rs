@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::cost::Cost;
 use super::execute::Execution;
-use super::replay::{Agreement, Known};
+use super::replay::{Known, ReplayAgreement};
 use super::{AGAIN, BASE, BLOCKS, Lane, Program, name_of};
 use crate::Figure;
 use crate::statistics::Estimate;
@@ -36,12 +36,12 @@ pub struct Workload {
     /// The results of replays of the program's references; `None` for a mix.
     pub known: Option<Known>,
     /// The counts of these replays beside those of the executions.
-    pub agreements: Vec<Agreement>,
+    pub agreements: Vec<ReplayAgreement>,
 }
 
 /// A program or mix all of whose blocks fit into a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fitting {
+pub struct FittingProgram {
     /// Its name.
     pub name: String,
     /// The number of its distinct blocks.
@@ -52,16 +52,16 @@ pub struct Fitting {
 
 /// All that a run found about programs.
 #[derive(Debug, Clone, Default)]
-pub struct Found {
+pub struct RunResults {
     /// The programs and mixes that ran, at each size.
     pub workloads: Vec<Workload>,
     /// Those that fit.
-    pub fitting: Vec<Fitting>,
+    pub fitting: Vec<FittingProgram>,
     /// The number of distinct blocks of each program that was recorded.
     pub distinct: Vec<(String, u64)>,
 }
 
-impl Found {
+impl RunResults {
     /// The number of distinct blocks of programs; `None` if not all of them were recorded.
     pub fn distinct_of(&self, programs: &[&Program]) -> Option<u64> {
         let of = |program: &&Program| self.distinct.iter().find(|entry| entry.0 == program.name).map(|entry| entry.1);
@@ -83,7 +83,7 @@ impl Found {
 
     /// Whether all replays agree with the executions.
     pub fn agrees(&self) -> bool {
-        self.workloads.iter().flat_map(|workload| &workload.agreements).all(Agreement::holds)
+        self.workloads.iter().flat_map(|workload| &workload.agreements).all(ReplayAgreement::holds)
     }
 }
 
@@ -128,7 +128,7 @@ pub fn saved(base: f64, value: f64) -> f64 {
 
 /// Computes all figures, in this order: the noise, figures that miss their target, the rest. Targets are for the paper's
 /// size.
-pub fn figures(found: &Found, cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
+pub fn figures(found: &RunResults, cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     for blocks in found.sizes() {
         for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
@@ -247,7 +247,7 @@ pub(super) mod tests {
                 })
             })
             .collect();
-        let all = Found { workloads: all, ..Found::default() };
+        let all = RunResults { workloads: all, ..RunResults::default() };
         let found = figures(&all, None, true);
         let of = |name: &str| found.iter().find(|figure| figure.name == name).expect("a figure");
         assert!((of("reads_saved.alone.dear").value - 20.0).abs() < 0.1);
@@ -263,7 +263,7 @@ pub(super) mod tests {
         let program = &super::super::PROGRAMS[0];
         let small = workload(&[program], |_| 1.0);
         let large = Workload { blocks: 1024, ..small.clone() };
-        let found = Found { workloads: vec![small, large], ..Found::default() };
+        let found = RunResults { workloads: vec![small, large], ..RunResults::default() };
         assert_eq!(found.sizes(), [BLOCKS, 1024]);
         let figures = figures(&found, None, true);
         let target = |name: &str| figures.iter().find(|figure| figure.name == name).expect("a figure").target;
@@ -285,7 +285,7 @@ pub(super) mod tests {
     fn blocks_of_mixes_are_those_of_their_programs() {
         let programs = &super::super::PROGRAMS;
         let distinct = vec![(programs[0].name.to_owned(), 1000), (programs[2].name.to_owned(), 2000)];
-        let found = Found { distinct, ..Found::default() };
+        let found = RunResults { distinct, ..RunResults::default() };
         assert_eq!(found.distinct_of(&[&programs[0], &programs[2]]), Some(3000));
         assert_eq!(found.distinct_of(&[&programs[0], &programs[1]]), None);
     }

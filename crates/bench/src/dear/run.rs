@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use super::execute::{Execution, Order, Place, compare};
 use super::image::{self, DISK_BYTES};
-use super::replay::{Agreement, Known};
+use super::replay::{Known, ReplayAgreement};
 use super::report::report;
-use super::results::{Fitting, Found, Workload, mean};
+use super::results::{FittingProgram, RunResults, Workload, mean};
 use super::{BASE, BLOCKS, LANES, Lane, Plan, Program, cost, name_of, replay};
 use crate::disk::{SharedClock, Timekeeping};
 use crate::group::MemoryGroup;
@@ -56,7 +56,7 @@ fn run_all(
     programs: &Programs,
     folder: PathBuf,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(Found, cost::Cost), Error> {
+) -> Result<(RunResults, cost::Cost), Error> {
     let of = steps_of(plan);
     let mut done = 0_u64;
     let mut step = |what: String| {
@@ -66,7 +66,7 @@ fn run_all(
     let clock = Arc::new(SharedClock::create(&folder.join("clock"))?);
     let image = folder.join("image");
     let mut place = Place { folder, image, disk_bytes: 0, clock, mounted: &*programs.worker, next: 0 };
-    let mut found = Found::default();
+    let mut found = RunResults::default();
     // The programs for a large cache have an image of their own, because each execution copies the whole image.
     for (is_large, disk_bytes) in [false, true].into_iter().zip(DISK_BYTES) {
         let some: Vec<&Vec<&'static Program>> =
@@ -117,7 +117,7 @@ fn run_programs(
     plan: &Plan,
     programs: &[&'static Program],
     place: &mut Place<'_>,
-    found: &mut Found,
+    found: &mut RunResults,
     step: &mut dyn FnMut(String),
 ) -> Result<(), Error> {
     let sizes = sizes_for(plan, programs);
@@ -137,9 +137,9 @@ fn run_programs(
         std::fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
     }
     for blocks in sizes {
-        let distinct = record.as_ref().map(replay::Record::distinct).or_else(|| found.distinct_of(programs));
+        let distinct = record.as_ref().map(replay::ReferenceRecord::distinct).or_else(|| found.distinct_of(programs));
         if let Some(distinct) = distinct.filter(|distinct| *distinct <= blocks) {
-            found.fitting.push(Fitting { name: name_of(programs), distinct, blocks });
+            found.fitting.push(FittingProgram { name: name_of(programs), distinct, blocks });
             continue;
         }
         let lanes = plan.lanes_at(blocks);
@@ -185,12 +185,12 @@ fn run_workload(
 }
 
 /// The counts of replays beside those of executions; `recorded` is the execution that was recorded at this size.
-fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) -> Vec<Agreement> {
+fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) -> Vec<ReplayAgreement> {
     let mut all = Vec::new();
     if let Some(recorded) = recorded {
         let live = (recorded.cache.misses as f64, recorded.block_reads as f64);
         let replayed = (known.lru.misses, known.lru.reads);
-        all.push(Agreement { lane: RECORD.to_owned(), replayed, live, accepted: 0.0 });
+        all.push(ReplayAgreement { lane: RECORD.to_owned(), replayed, live, accepted: 0.0 });
     }
     for (lane, executions) in workload.lanes.iter().filter(|lane| lane.0.is_replayed()) {
         let counts = known.policies.iter().find(|entry| Some(entry.0.as_str()) == lane.policy);
@@ -198,7 +198,7 @@ fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) 
         let live_misses = mean(executions.iter().map(|one| one.cache.misses as f64));
         let live = (live_misses, mean(executions.iter().map(|one| one.block_reads as f64)));
         let replayed = (counts.misses, counts.reads);
-        all.push(Agreement { lane: lane.name.to_owned(), replayed, live, accepted: ACCEPTED });
+        all.push(ReplayAgreement { lane: lane.name.to_owned(), replayed, live, accepted: ACCEPTED });
     }
     all
 }
@@ -219,7 +219,7 @@ mod tests {
             executions.iter_mut().for_each(|one| one.cache.misses = 1000);
         }
         let recorded = live.lane(BASE)[0].clone();
-        let lanes = |all: &[Agreement]| all.iter().map(|one| (one.lane.clone(), one.holds())).collect::<Vec<_>>();
+        let lanes = |all: &[ReplayAgreement]| all.iter().map(|one| (one.lane.clone(), one.holds())).collect::<Vec<_>>();
         let found = agreements(&live, &known, Some(&recorded));
         let expected = ["record", "lru", "lru-again"].map(|lane| (lane.to_owned(), true));
         assert_eq!(lanes(&found), expected);

@@ -16,8 +16,8 @@ const BLOCK_BYTES: u64 = 8192;
 #[tokio::test]
 async fn a_loop_on_the_live_cache_is_what_its_replay_says_and_under_dear_the_disk_rests() {
     let ids: Vec<u64> = (0..ROUNDS).flat_map(|_| 0..LOOP).collect();
-    let read = |id: &u64| replay::Step::Refer(replay::Reference { id: *id, stream: 1, is_write: false });
-    let record = replay::Record::new(ids.iter().map(read).collect());
+    let read = |id: &u64| replay::RecordStep::Refer(replay::Reference { id: *id, stream: 1, is_write: false });
+    let record = replay::ReferenceRecord::new(ids.iter().map(read).collect());
     let mut busy = Vec::new();
     for policy in ["lru", "dear"] {
         let options = ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..ModelOptions::new(Disk::Hdd1999) };
@@ -54,10 +54,10 @@ async fn a_replay_with_drops_is_what_the_live_cache_did() {
         cache.record(Some(Box::new(move |reference| {
             let (id, stream) = (reference.id, reference.stream.0);
             let step = replay::Reference { id, stream, is_write: reference.is_write };
-            of_references.lock().unwrap().push(replay::Step::Refer(step));
+            of_references.lock().unwrap().push(replay::RecordStep::Refer(step));
         })));
         cache.record_drops(Some(Box::new(move |ids| {
-            of_drops.lock().unwrap().push(replay::Step::Drop { first: ids.start, end: ids.end });
+            of_drops.lock().unwrap().push(replay::RecordStep::Drop { first: ids.start, end: ids.end });
         })));
         let context = Context { stream: Stream(1), ..Context::default() };
         for round in 0..ROUNDS {
@@ -71,11 +71,11 @@ async fn a_replay_with_drops_is_what_the_live_cache_did() {
             }
         }
         let steps = std::mem::take(&mut *steps.lock().unwrap());
-        let undropped: Vec<replay::Step> =
-            steps.iter().copied().filter(|step| matches!(step, replay::Step::Refer(_))).collect();
+        let undropped: Vec<replay::RecordStep> =
+            steps.iter().copied().filter(|step| matches!(step, replay::RecordStep::Refer(_))).collect();
         let replayed = |steps| {
             let mut simulated = nectary_cache::by_name(policy, BLOCKS).unwrap();
-            replay::replay(&mut *simulated, &replay::Record::new(steps))
+            replay::replay(&mut *simulated, &replay::ReferenceRecord::new(steps))
         };
         let (stats, found) = (cache.stats(), replayed(steps));
         assert_eq!((stats.misses, stats.source_read_blocks), (found.misses, found.reads), "{policy}");

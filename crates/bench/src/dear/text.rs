@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::cost::Cost;
 use super::execute::{Execution, MODEL};
-use super::replay::{Agreement, Varied};
-use super::results::{Found, Workload, saved};
+use super::replay::{ReplayAgreement, Varied};
+use super::results::{RunResults, Workload, saved};
 use super::{BASE, BLOCK_BYTES, BLOCKS, PAGES, PAGES_AHEAD, Plan, parts};
 use crate::{Figure, machine};
 
@@ -27,7 +27,7 @@ const LEGEND: [(&str, &str); 8] = [
 ];
 
 /// Writes the whole report.
-pub(super) fn text(plan: &Plan, found: &Found, cost: &Cost, figures: &[Figure], took: Duration) -> String {
+pub(super) fn text(plan: &Plan, found: &RunResults, cost: &Cost, figures: &[Figure], took: Duration) -> String {
     let mut text = String::new();
     conditions(&mut text, plan, took);
     for line in &plan.not_run {
@@ -162,8 +162,8 @@ fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
 }
 
 /// Writes whether the replays, from which the last tables come, have the counts of the executions.
-fn agreement(text: &mut String, found: &Found) {
-    let all: Vec<(&Workload, &Agreement)> =
+fn agreement(text: &mut String, found: &RunResults) {
+    let all: Vec<(&Workload, &ReplayAgreement)> =
         found.workloads.iter().flat_map(|one| one.agreements.iter().map(move |agreement| (one, agreement))).collect();
     if all.is_empty() {
         return;
@@ -235,7 +235,7 @@ fn sensitivity(text: &mut String, workload: &Workload) {
 mod tests {
     use super::super::replay::{Counts, Known};
     use super::super::results::tests::workload;
-    use super::super::results::{self, Fitting};
+    use super::super::results::{self, FittingProgram};
     use super::super::{Options, PROGRAMS};
     use super::*;
     use crate::statistics::estimate;
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    fn said(plan: &Plan, found: &Found) -> String {
+    fn said(plan: &Plan, found: &RunResults) -> String {
         text(plan, found, &cost(), &[], Duration::from_secs(1))
     }
 
@@ -269,7 +269,7 @@ mod tests {
             "adaptive" => 0.3,
             _ => 0.5,
         };
-        let found = Found { workloads: vec![workload(&[sort], share)], ..Found::default() };
+        let found = RunResults { workloads: vec![workload(&[sort], share)], ..RunResults::default() };
         let figures = results::figures(&found, Some(&cost()), true);
         let said = text(&plan, &found, &cost(), &figures, Duration::from_secs(1));
         let of = |name: &str| said.lines().find(|line| line.trim_start().starts_with(name)).expect("a line").to_owned();
@@ -287,8 +287,8 @@ mod tests {
     fn excuses_and_programs_that_fit_are_said() {
         let mut plan = plan();
         plan.options.excused = vec!["the load is 3.12".to_owned()];
-        let fitting = vec![Fitting { name: "ld".to_owned(), distinct: 2463, blocks: 65_536 }];
-        let said = said(&plan, &Found { fitting, ..Found::default() });
+        let fitting = vec![FittingProgram { name: "ld".to_owned(), distinct: 2463, blocks: 65_536 }];
+        let said = said(&plan, &RunResults { fitting, ..RunResults::default() });
         assert!(said.contains("RUN ANYWAY (--anyway): the load is 3.12\n"), "{said}");
         assert!(said.contains("  ld               2463 blocks of 65536\n"), "{said}");
         assert!(said.contains("768 (6 MiB) and 65536 (512 MiB) blocks"), "{said}");
@@ -299,9 +299,9 @@ mod tests {
         let mut one = workload(&[&PROGRAMS[3]], |_| 1.0);
         let counts = Counts { references: 5932, misses: 3803, reads: 2673 };
         one.known = Some(Known { lru: counts, ..Known::default() });
-        let agreement = |live| Agreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted: 0.02 };
+        let agreement = |live| ReplayAgreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted: 0.02 };
         one.agreements = vec![agreement((3803.0, 2673.0))];
-        let found = |one: &Workload| Found { workloads: vec![one.clone()], ..Found::default() };
+        let found = |one: &Workload| RunResults { workloads: vec![one.clone()], ..RunResults::default() };
         let good = said(&plan(), &found(&one));
         assert!(good.contains("0 of 1 differ") && !good.contains("DIFFERS") && found(&one).agrees(), "{good}");
         one.agreements.push(agreement((2665.0, 1535.0)));
