@@ -57,17 +57,9 @@ pub struct RunResults {
     pub workloads: Vec<Workload>,
     /// Those that fit.
     pub fitting: Vec<FittingProgram>,
-    /// The number of distinct blocks of each program that was recorded.
-    pub distinct: Vec<(String, u64)>,
 }
 
 impl RunResults {
-    /// The number of distinct blocks of programs; `None` if not all of them were recorded.
-    pub fn distinct_of(&self, programs: &[&Program]) -> Option<u64> {
-        let of = |program: &&Program| self.distinct.iter().find(|entry| entry.0 == program.name).map(|entry| entry.1);
-        programs.iter().map(of).sum()
-    }
-
     /// The sizes at which programs ran, in ascending order. *Units*: blocks.
     pub fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = self.workloads.iter().map(|workload| workload.blocks).collect();
@@ -258,6 +250,7 @@ pub(super) mod tests {
         // A quick run has no verdict.
         assert!(figures(&all, None, false).iter().all(|figure| !figure.is_short()));
     }
+
     #[test]
     fn targets_are_for_the_size_of_the_paper() {
         let program = &super::super::PROGRAMS[0];
@@ -279,14 +272,5 @@ pub(super) mod tests {
         }
         assert_eq!(one.range(BASE, |one| one.block_reads as f64), (10.0, 30.0));
         assert!(one.range("none", |one| one.block_reads as f64).0.is_nan());
-    }
-
-    #[test]
-    fn blocks_of_mixes_are_those_of_their_programs() {
-        let programs = &super::super::PROGRAMS;
-        let distinct = vec![(programs[0].name.to_owned(), 1000), (programs[2].name.to_owned(), 2000)];
-        let found = RunResults { distinct, ..RunResults::default() };
-        assert_eq!(found.distinct_of(&[&programs[0], &programs[2]]), Some(3000));
-        assert_eq!(found.distinct_of(&[&programs[0], &programs[1]]), None);
     }
 }

@@ -126,35 +126,27 @@ fn run_programs(
     // The streams are the same as those of the lane `dear`.
     let recording = Lane { by_session: true, ..LANES[0] };
     let path = place.folder.join("record");
-    let record = (programs.len() == 1).then(|| path.clone());
-    let time = Timekeeping::Virtual;
+    let (time, record) = (Timekeeping::Virtual, Some(path.clone()));
     let first = place.execute(&Order { programs, lane: &recording, blocks: first_blocks, time, record })?;
-    let record = match programs.len() {
-        1 => Some(replay::read(&path)?),
-        _ => None,
-    };
-    if record.is_some() {
-        std::fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
-    }
+    let record = replay::read(&path)?;
+    std::fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
     for blocks in sizes {
-        let distinct = record.as_ref().map(replay::ReferenceRecord::distinct).or_else(|| found.distinct_of(programs));
-        if let Some(distinct) = distinct.filter(|distinct| *distinct <= blocks) {
+        let distinct = record.distinct();
+        if distinct <= blocks {
             found.fitting.push(FittingProgram { name: name_of(programs), distinct, blocks });
             continue;
         }
         let lanes = plan.lanes_at(blocks);
         let mut policies: Vec<&str> = lanes.iter().filter_map(|lane| lane.policy).collect();
         policies.dedup();
-        let known = record.as_ref().map(|record| replay::know(record, &policies, blocks));
+        // Programs together never refer to blocks in the same order again.
+        let known = (programs.len() == 1).then(|| replay::know(&record, &policies, blocks));
         let mut workload = run_workload(plan, programs, (blocks, lanes), place, &first, step)?;
         if let Some(known) = known {
             workload.agreements = agreements(&workload, &known, (blocks == first_blocks).then_some(&first));
             workload.known = Some(known);
         }
         found.workloads.push(workload);
-    }
-    if let Some(record) = record {
-        found.distinct.push((name_of(programs), record.distinct()));
     }
     Ok(())
 }
