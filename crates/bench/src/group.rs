@@ -18,6 +18,8 @@ pub use keeper::{Allowance, Keeper, Keeping};
 struct Interface {
     parent: &'static str,
     limit: &'static str,
+    /// The limit that slows processes down or lets them wait, instead of killing them.
+    slow_limit: &'static str,
     used_max: &'static str,
     used: &'static str,
     stat: &'static str,
@@ -26,6 +28,7 @@ struct Interface {
 const FIRST: Interface = Interface {
     parent: "/sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
+    slow_limit: "memory.limit_in_bytes",
     used_max: "memory.max_usage_in_bytes",
     used: "memory.usage_in_bytes",
     stat: "memory.stat",
@@ -33,6 +36,7 @@ const FIRST: Interface = Interface {
 const SECOND: Interface = Interface {
     parent: "/sys/fs/cgroup",
     limit: "memory.max",
+    slow_limit: "memory.high",
     used_max: "memory.peak",
     used: "memory.current",
     stat: "memory.stat",
@@ -73,6 +77,35 @@ impl MemoryGroup {
         Ok(group)
     }
 
+    /// Makes a group whose processes wait or are slowed down at the limit, instead of being killed. The limit is moved
+    /// with [`limit`](Self::limit).
+    pub fn slowed(name: &str, limit_bytes: u64) -> Result<MemoryGroup, Error> {
+        let interface = interface()?;
+        let group = MemoryGroup { path: Path::new(interface.parent).join(name), interface };
+        fs::create_dir(&group.path).map_err(|error| Error::failed(group.path.display(), error))?;
+        if interface.parent == FIRST.parent {
+            group.write("memory.oom_control", "1")?;
+        }
+        group.limit(limit_bytes)?;
+        Ok(group)
+    }
+
+    /// Sets the limit of a group that [`slowed`](Self::slowed) has made.
+    pub fn limit(&self, limit_bytes: u64) -> Result<(), Error> {
+        self.write(self.interface.slow_limit, &limit_bytes.to_string())
+    }
+
+    /// What it uses now. *Units*: bytes.
+    pub fn used_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join(self.interface.used)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// The text of its use of memory by kind.
+    pub fn stat(&self) -> String {
+        fs::read_to_string(self.path.join(self.interface.stat)).unwrap_or_default()
+    }
+
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -95,7 +128,7 @@ impl MemoryGroup {
             let text = fs::read_to_string(self.path.join(name)).unwrap_or_default();
             text.trim().parse().unwrap_or(0)
         };
-        let stat = fs::read_to_string(self.path.join(self.interface.stat)).unwrap_or_default();
+        let stat = self.stat();
         let field = |names: [&str; 2]| {
             let value = |line: &str| line.split_once(' ').filter(|entry| names.contains(&entry.0))?.1.parse().ok();
             stat.lines().find_map(value).unwrap_or(0)

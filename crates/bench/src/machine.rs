@@ -16,6 +16,35 @@ pub fn describe() -> String {
     format!("{count} x {model}, Linux {}, load {}", kernel.trim(), load.join(" "))
 }
 
+/// The load average of the last minute up to which a machine is quiet.
+pub const LOAD_MAX: f64 = 0.5;
+
+/// The load average of the last minute; `None` if the kernel does not say it.
+pub fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// What makes a run unfit for results that are kept, a sentence each; empty if nothing does. `commit` is the commit of
+/// the current directory as `git describe --dirty` says it.
+pub fn unfit(commit: Option<&str>, load: Option<f64>) -> Vec<String> {
+    let mut unfit = Vec::new();
+    match commit {
+        None => unfit.push("the commit is unknown: git says none for the current directory".to_owned()),
+        Some(commit) if commit.ends_with("-dirty") => {
+            unfit.push(format!("the directory has changes that are in no commit ({commit})"));
+        }
+        Some(_) => {}
+    }
+    match load {
+        None => unfit.push("the load of the machine is unknown".to_owned()),
+        Some(load) if load > LOAD_MAX => {
+            unfit.push(format!("the machine is busy: its load of the last minute is {load:.2}, above {LOAD_MAX}"));
+        }
+        Some(_) => {}
+    }
+    unfit
+}
+
 /// Memory that is available without swapping, in bytes.
 pub fn free_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -34,4 +63,20 @@ pub fn check() -> Result<(), Error> {
         }
     }
     crate::group::MemoryGroup::place("").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_commits_and_busy_machines_are_unfit() {
+        assert_eq!(unfit(Some("9bc37d7a"), Some(LOAD_MAX)), Vec::<String>::new());
+        let dirty = unfit(Some("9bc37d7a-dirty"), Some(0.1));
+        assert!(dirty.len() == 1 && dirty[0].contains("9bc37d7a-dirty"), "{dirty:?}");
+        let busy = unfit(Some("9bc37d7a"), Some(3.12));
+        assert!(busy.len() == 1 && busy[0].contains("3.12, above 0.5"), "{busy:?}");
+        assert_eq!(unfit(None, None).len(), 2);
+        assert!(load().is_some_and(|load| load >= 0.0));
+    }
 }

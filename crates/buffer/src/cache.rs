@@ -316,6 +316,13 @@ impl BufferCache {
         self.shared.lock().recorder = recorder;
     }
 
+    /// Makes the cache call `recorder` with every range of block ids that it drops later because the file was removed,
+    /// was cut, or was changed by others. The order with the calls of [`record`](Self::record) is that of the events,
+    /// and the same rule applies to `recorder`. Dirty blocks of a file that others changed are not dropped.
+    pub fn record_drops(&self, recorder: Option<Box<dyn FnMut(Range<u64>) + Send>>) {
+        self.shared.lock().drop_recorder = recorder;
+    }
+
     /// The counters and the current contents of the cache.
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
@@ -420,6 +427,9 @@ fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
         if is_all || !is_dirty {
             state.forget(id);
         }
+    }
+    if let Some(recorder) = &mut state.drop_recorder {
+        recorder(ids);
     }
 }
 

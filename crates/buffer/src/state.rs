@@ -165,6 +165,8 @@ pub(crate) struct State {
     pub ahead: Ahead,
     pub counts: Counts,
     pub recorder: Option<Box<dyn FnMut(Reference) + Send>>,
+    /// Gets each range of ids whose blocks were dropped, because the file was removed, cut, or changed by others.
+    pub drop_recorder: Option<Box<dyn FnMut(std::ops::Range<u64>) + Send>>,
     victims: Vec<u64>,
 }
 
@@ -200,6 +202,7 @@ impl State {
             ahead: Ahead::default(),
             counts: Counts::default(),
             recorder: None,
+            drop_recorder: None,
             victims: Vec::new(),
         }
     }

@@ -97,17 +97,36 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<u8, Failure> {
 
 fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
     let SeedPrograms::Dear = arguments.seed;
-    let plan = dear::Plan::new(dear::Options {
+    let mut plan = dear::Plan::new(dear::Options {
         quick: arguments.quick,
         only: arguments.only.clone(),
+        blocks: arguments.blocks.clone(),
         executions: arguments.executions,
         speed: arguments.speed,
+        excused: Vec::new(),
     })?;
+    if arguments.write.is_some() {
+        plan.options.excused = fit_to_keep(arguments.anyway)?;
+    }
     let program = std::env::current_exe().context("cannot find this program")?;
     let programs = programs(&program, "cache-worker");
     let report = with_progress(|progress| dear::run(&plan, &programs, progress))?;
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
     publish(&places, &report)
+}
+
+/// Refuses to keep the results of a run under conditions that make them worthless; with `anyway`, returns these
+/// conditions for the page.
+fn fit_to_keep(anyway: bool) -> Result<Vec<String>, Failure> {
+    let unfit = nectary_bench::machine::unfit(commit().as_deref(), nectary_bench::machine::load());
+    match unfit.is_empty() || anyway {
+        true => Ok(unfit),
+        false => Err(Failure::new(
+            FAILED,
+            format!("--write: {}", unfit.join("; ")),
+            "commit all changes and wait until the machine is quiet, or add --anyway; the page then says this",
+        )),
+    }
 }
 
 fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
@@ -282,11 +301,16 @@ fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>)
     svg.map_or(Ok(()), |svg| write(&folder.join(format!("{experiment}.svg")), svg))
 }
 
+/// The commit of the current directory, marked if there are changes; `None` outside of a repository.
+fn commit() -> Option<String> {
+    let said = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    Some(String::from_utf8_lossy(&said.stdout).trim().to_owned()).filter(|commit| !commit.is_empty())
+}
+
 /// Formats a page of `docs/results/`: the report, the command that made it, and the plots.
 fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
-    let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
-    let commit = commit.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
+    let commit = commit().unwrap_or_default();
     format!(
         "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n{picture}```\n{}```\n",
         command.join(" "),

@@ -14,7 +14,7 @@ use crate::peers::Peer;
 use crate::report::Spread;
 use crate::rng::{Rng, Zipf};
 use crate::scratch::{Scratch, free_address};
-use crate::wrk::{self, Load, Measured};
+use crate::load::wrk::{self, Load, Measured};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

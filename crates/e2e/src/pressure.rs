@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::ring::{Ring, Shape};
 use crate::rng::{Rng, Zipf};
 use crate::scratch::Scratch;
-use crate::wrk::{self, ERROR_KINDS, Load, Measured};
+use crate::load::wrk::{self, ERROR_KINDS, Load, Measured};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;

@@ -25,7 +25,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hit_for_miss;
-mod latency;
 mod listening;
 mod options;
 mod origin_options;
@@ -50,7 +49,6 @@ pub use acme::{AcmeFailure, AcmeName, AcmeOptions, LETS_ENCRYPT, RetryRule, chec
 pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
-pub use latency::{LATENCY_BOUNDS_US, Latency};
 pub use listening::unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use options::{
     AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
@@ -63,7 +61,7 @@ pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
 pub use rules::origin::host_sent::OriginHost;
 pub use server::{Bound, Proxy, run};
-pub use stats::{ProxyStats, StatsReader, TopTraffic, TrafficRow};
+pub use stats::{LATENCY_BOUNDS_US, Latency, ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;
 pub use upstream::{OriginDown, ServerFigures};

@@ -8,19 +8,21 @@
 //!
 //! *Circle*: `access_log` counts the outcome of each request, and a snapshot has the state of its writer.
 
+mod latency;
 mod origin_traffic;
 mod space_saving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::latency::Latencies;
+pub use self::latency::{LATENCY_BOUNDS_US, Latency};
 use self::origin_traffic::OriginTraffic;
 pub(crate) use self::origin_traffic::{AskedUrl, OriginRequest};
 pub use self::origin_traffic::{TopTraffic, TrafficRow};
 use crate::accept::{ShownCertificate, Tls};
 use crate::access_log::LogQueue;
 use crate::acme::AcmeName;
-use crate::latency::{self, Latencies, Latency};
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
 use crate::upstream::{OriginDown, Pool, ServerFigures};

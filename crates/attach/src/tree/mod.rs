@@ -266,6 +266,12 @@ impl Tree {
         self.file_system.bytes.cache.record(recorder);
     }
 
+    /// Calls `recorder` with every range of block ids that the cache drops from now on; see
+    /// [`BufferCache::record_drops`].
+    pub fn record_drops(&self, recorder: Option<Box<dyn FnMut(std::ops::Range<u64>) + Send>>) {
+        self.file_system.bytes.cache.record_drops(recorder);
+    }
+
     /// A watch channel that becomes true when any process has unmounted the tree.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::image::{self, DISK_BYTES};
+use super::image;
 use super::mounted::{Client, Figures, Setup};
+use super::page_memory::{PageMemory, PageUse};
 use super::programs::{Program, path};
-use super::{BLOCKS, Lane};
+use super::{BLOCK_BYTES, Lane};
 use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeeping};
-use crate::group::MemoryGroup;
 use crate::{Error, ErrorKind, sys};
 
 /// The end of a program: its exit code, its resource usage, and the time from the start.
@@ -31,6 +31,8 @@ pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
 /// The longest time that the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
+/// The kernel's usual readahead, and none. *Units*: KiB, as `read_ahead_kb` has them.
+const READ_AHEAD: [&str; 2] = ["128", "0"];
 /// The disk's slot in the shared clock. It is never read: executions take the busy time from the disk's own counters.
 const SLOT: usize = 0;
 
@@ -45,6 +47,19 @@ pub struct Execution {
     pub device_requests: u64,
     /// The number of `device_requests` that are reads.
     pub device_reads: u64,
+    /// The bytes of these reads.
+    pub device_read_bytes: u64,
+    /// The bytes of the other requests, with which the kernel writes back what the programs have written.
+    pub device_written_bytes: u64,
+    /// The number of requests that moved the disk's arm.
+    pub seeks: u64,
+    /// The part of `stall_s` in which the arm moved. The next two are parts of it, too; the rest is a fixed time for
+    /// each request.
+    pub seek_s: f64,
+    /// The time in which the disk waited for the platter.
+    pub rotation_s: f64,
+    /// The time in which bytes moved.
+    pub transfer_s: f64,
     /// The disk's total busy time from the start of the programs to the end of the last one.
     pub stall_s: f64,
     /// The disk's busy time after the end of the last program, in which it writes the remaining dirty data.
@@ -63,6 +78,8 @@ pub struct Execution {
     pub is_virtual: bool,
     /// The largest resident size of any of the programs' processes. *Units*: bytes.
     pub resident_bytes: u64,
+    /// The memory of the kernel's page cache, if that is what the programs ran with.
+    pub pages: Option<PageUse>,
     /// A checksum of each program's output and files.
     pub sums: Vec<u32>,
 }
@@ -76,6 +93,21 @@ impl Execution {
             false => self.elapsed_s.iter().sum::<f64>() / self.elapsed_s.len().max(1) as f64,
         }
     }
+
+    /// The mean length of the disk's reads; 0 without reads. *Units*: blocks.
+    pub fn run_blocks(&self) -> f64 {
+        self.device_read_bytes as f64 / BLOCK_BYTES as f64 / self.device_reads.max(1) as f64
+    }
+
+    /// The mean length of the disk's writes; 0 without writes. *Units*: blocks.
+    pub fn write_blocks(&self) -> f64 {
+        self.device_written_bytes as f64 / BLOCK_BYTES as f64 / self.device_writes().max(1) as f64
+    }
+
+    /// The number of the disk's writes.
+    pub fn device_writes(&self) -> u64 {
+        self.device_requests.saturating_sub(self.device_reads)
+    }
 }
 
 /// The environment of executions.
@@ -84,6 +116,8 @@ pub struct Place<'a> {
     pub folder: PathBuf,
     /// The image that each execution copies to its disk.
     pub image: PathBuf,
+    /// The size of the disk. *Units*: bytes.
+    pub disk_bytes: u64,
     /// The disk's clock.
     pub clock: Arc<SharedClock>,
     /// Makes the command that starts the process with the cache.
@@ -98,12 +132,12 @@ pub struct Order<'a> {
     pub programs: &'a [&'static Program],
     /// The cache under which they run.
     pub lane: &'a Lane,
+    /// The size of the cache. *Units*: blocks.
+    pub blocks: u64,
     /// How the disk's time passes.
     pub time: Timekeeping,
     /// The file to which the references are recorded, if any.
     pub record: Option<PathBuf>,
-    /// The memory limit of the programs' group; `None` for no limit. *Units*: bytes.
-    pub memory_bytes: Option<u64>,
 }
 
 impl Place<'_> {
@@ -127,11 +161,13 @@ impl Place<'_> {
             folder: Some(self.folder.clone()),
             is_bare: false,
         };
-        let disk = MeasuredDisk::attach(&options, DISK_BYTES, &name, &self.clock, SLOT)?;
+        let disk = MeasuredDisk::attach(&options, self.disk_bytes, &name, &self.clock, SLOT)?;
+        let read_ahead = ReadAhead::set(disk.path(), READ_AHEAD[usize::from(!order.lane.reads_ahead)])?;
         let below = if order.lane.policy.is_some() { self.folder.join("source") } else { self.shown() };
         let mounted = MountedDisk::new(disk.path(), &below)?;
         let result = self.execute_on(order, &disk, &below);
         let unmounted = mounted.unmount();
+        drop(read_ahead);
         drop(disk);
         let removed = std::fs::remove_file(&file).map_err(|error| Error::failed(file.display(), error));
         let execution = result?;
@@ -144,7 +180,7 @@ impl Place<'_> {
             source: below.to_owned(),
             directory: self.shown(),
             policy: policy.to_owned(),
-            blocks: BLOCKS,
+            blocks: order.blocks,
             by_session: order.lane.by_session,
             record: order.record.clone(),
         };
@@ -152,20 +188,20 @@ impl Place<'_> {
             Some(policy) => Some(Client::start((self.mounted)(), &setup(policy))?),
             None => None,
         };
-        let group = match order.memory_bytes {
-            Some(bytes) => Some(MemoryGroup::new(&self.group_name(), bytes)?),
-            None => None,
+        let pages = match order.lane.policy {
+            Some(_) => None,
+            None => Some(PageMemory::start(&self.group_name(), order.blocks * BLOCK_BYTES)?),
         };
-        let mut figures = || client.as_mut().map_or(Ok(Figures::default()), Client::figures);
-        let before = (figures()?, disk.counts());
-        let ended = self.run_programs(order)?;
-        let after = (figures()?, disk.counts());
+        let before = (client.as_mut().map_or(Ok(Figures::default()), Client::figures)?, disk.counts());
+        let ended = self.run_programs(order, pages.as_ref())?;
+        // What reads the programs' files from now on is not theirs.
+        let after = (client.as_mut().map_or(Ok(Figures::default()), Client::end_record)?, disk.counts());
+        let pages = pages.map(PageMemory::finish);
         let inside = File::open(below).map_err(|error| Error::failed(below.display(), error))?;
         sys::sync_file_system(&inside)?;
         drop(inside);
         let late = disk.counts().since(&after.1);
         let sums = self.sums(order)?;
-        drop(group);
         if let Some(client) = client {
             client.finish()?;
         }
@@ -178,6 +214,13 @@ impl Place<'_> {
             block_reads: after.0.block_reads - before.0.block_reads,
             device_requests: counts.operations,
             device_reads: counts.reads,
+            device_read_bytes: counts.read_bytes,
+            device_written_bytes: counts.written_bytes,
+            seeks: counts.seeks,
+            seek_s: counts.seek_us as f64 / 1e6,
+            rotation_s: counts.rotation_us as f64 / 1e6,
+            transfer_s: counts.transfer_us as f64 / 1e6,
+            pages,
             stall_s: counts.busy_us as f64 / 1e6,
             late_s: late.busy_us as f64 / 1e6,
             cache_user_s: after.0.user_s - before.0.user_s,
@@ -187,8 +230,7 @@ impl Place<'_> {
             ..Execution::default()
         };
         if order.lane.policy.is_none() {
-            let page = 4096;
-            execution.block_reads = counts.read_bytes / (2 * page);
+            execution.block_reads = counts.read_bytes / BLOCK_BYTES;
         }
         for (usage, elapsed) in ended {
             execution.user_s += usage.user.as_secs_f64();
@@ -208,12 +250,11 @@ impl Place<'_> {
         ["printed", "said"].map(|kind| self.folder.join(format!("{kind}-{}", program.name)))
     }
 
-    fn start(&self, order: &Order<'_>, program: &Program) -> Result<Child, Error> {
+    fn start(&self, program: &Program, pages: Option<&PageMemory>) -> Result<Child, Error> {
         let mut words: Vec<String> = Vec::new();
-        if order.memory_bytes.is_some() {
-            let group = MemoryGroup::place(&self.group_name())?.join("cgroup.procs");
+        if let Some(pages) = pages {
             words.extend(["sh", "-ec", "echo $$ > \"$0\"; exec \"$@\""].map(str::to_owned));
-            words.push(group.display().to_string());
+            words.push(pages.joins().display().to_string());
         }
         words.push("setpriv".to_owned());
         if program.is_nobody {
@@ -231,11 +272,15 @@ impl Place<'_> {
     }
 
     /// Starts all programs, and waits until each has ended.
-    fn run_programs(&self, order: &Order<'_>) -> Result<Vec<(sys::Usage, Duration)>, Error> {
+    fn run_programs(
+        &self,
+        order: &Order<'_>,
+        pages: Option<&PageMemory>,
+    ) -> Result<Vec<(sys::Usage, Duration)>, Error> {
         let began = Instant::now();
         let mut running: Vec<Running> = Vec::new();
         for program in order.programs {
-            running.push(Running { child: self.start(order, program)?, is_reaped: false });
+            running.push(Running { child: self.start(program, pages)?, is_reaped: false });
         }
         // Each program has a thread that waits for it, because the time of its end is measured.
         let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
@@ -285,6 +330,30 @@ impl Place<'_> {
             Ok(sum)
         };
         order.programs.iter().map(sum).collect()
+    }
+}
+
+/// The readahead of a device; dropping this sets it to what it was, because the next user of the device keeps it.
+struct ReadAhead {
+    file: PathBuf,
+    before: String,
+}
+
+impl ReadAhead {
+    /// Sets the readahead of `device`. *Units*: KiB, in digits.
+    fn set(device: &Path, text: &str) -> Result<ReadAhead, Error> {
+        let name = device.file_name().unwrap_or_default();
+        let file = Path::new("/sys/block").join(name).join("queue/read_ahead_kb");
+        let failed = |error: std::io::Error| Error::failed(file.display(), error);
+        let before = std::fs::read_to_string(&file).map_err(failed)?;
+        std::fs::write(&file, text).map_err(failed)?;
+        Ok(ReadAhead { before: before.trim().to_owned(), file })
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.file, &self.before);
     }
 }
 

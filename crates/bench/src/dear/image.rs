@@ -11,14 +11,14 @@ use super::inputs::Maker;
 use super::programs::{Program, path};
 use crate::Error;
 
-/// The size of the disk. *Units*: bytes.
-pub const DISK_BYTES: u64 = 256 << 20;
+/// The size of the disk with the programs of the paper's conditions, and with those for a large cache. *Units*: bytes.
+pub const DISK_BYTES: [u64; 2] = [256 << 20, 3 << 30];
 /// The UUID and hash seed of every image, so that directories have the same order.
 const IDENTITY: &str = "6e656374-6172-7900-0000-000000000040";
 
-/// Makes the inputs of programs below `shown`, the path at which the programs will see them, and an image that contains
-/// them.
-pub fn make(shown: &Path, image: &Path, programs: &[&Program]) -> Result<(), Error> {
+/// Makes the inputs of programs below `shown`, the path at which the programs will see them, and an image of `disk_bytes`
+/// bytes that contains them.
+pub fn make(shown: &Path, image: &Path, disk_bytes: u64, programs: &[&Program]) -> Result<(), Error> {
     let failed = |path: &Path, error: std::io::Error| Error::failed(path.display(), error);
     for program in programs {
         let folder = shown.join(program.name);
@@ -31,7 +31,7 @@ pub fn make(shown: &Path, image: &Path, programs: &[&Program]) -> Result<(), Err
     let extended = format!("hash_seed={IDENTITY},lazy_itable_init=0,nodiscard");
     let mut command = Command::new("mkfs.ext4");
     command.args(["-q", "-F", "-O", "^has_journal", "-U", IDENTITY, "-E", &extended, "-d"]).arg(shown).arg(image);
-    run(command.arg(format!("{}M", DISK_BYTES >> 20)))?;
+    run(command.arg(format!("{}M", disk_bytes >> 20)))?;
     for program in programs {
         let folder = shown.join(program.name);
         std::fs::remove_dir_all(&folder).map_err(|error| failed(&folder, error))?;

@@ -10,16 +10,19 @@
 //! |---|---|
 //! | `programs`, `inputs` | the programs and their inputs |
 //! | `image`, `execute`, `mounted` | the file system, one execution, and the process with the cache |
+//! | `page_memory` | the memory of the kernel's page cache |
 //! | `replay` | the recorded references: sensitivity, the limit, the time of a policy |
 //! | `cost`, `through_fuse` | the cost of a hit and of detection in the library, and of a hit through FUSE |
 //! | `run`, `results` | the order of a run, and its results |
-//! | `report`, `text`, `plot` | figures, tables, pictures |
+//! | `report`, `text`, `parts`, `plot` | figures, tables, what the time consists of, pictures |
 
 mod cost;
 mod execute;
 mod image;
 mod inputs;
 mod mounted;
+mod page_memory;
+mod parts;
 mod plot;
 mod programs;
 mod replay;
@@ -35,12 +38,18 @@ use crate::{Error, ErrorKind};
 
 pub use cost::Cost;
 pub use mounted::serve;
-pub use programs::{MIXES, PROGRAMS, Program};
+pub use programs::{LARGE_PROGRAMS, MIXES, PROGRAMS, Program};
 pub use run::run;
 pub use through_fuse::ThroughFuse;
 
 /// The number of blocks that a policy may hold: the paper's 6 MB.
 pub const BLOCKS: u64 = 768;
+/// The number of blocks of a cache of today: 512 MiB.
+pub const LARGE_BLOCKS: u64 = 65_536;
+/// The size of a block. *Units*: bytes.
+const BLOCK_BYTES: u64 = 8192;
+/// The range of sizes of caches. *Units*: blocks.
+const BLOCKS_RANGE: (u64, u64) = (512, 1 << 18);
 /// The default number of executions of each program under each policy; the paper uses the same number.
 const EXECUTIONS: usize = 3;
 /// The default speed-up of the disk while a mix runs, as a multiple of the real disk's speed. Mixes run in real time.
@@ -53,22 +62,26 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ("bench cache --seed dear --quick", "a look: each program once under LRU, dear and adaptive", "2 minutes"),
     (
         "bench cache --seed dear",
-        "seven real programs on the live cache under eight policies, alone and together",
-        "45 minutes",
+        "nine real programs on the live cache under eight policies, alone and together, at two sizes",
+        "30 minutes",
     ),
 ];
 
 /// The options of a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
-    /// A quick run: three policies, one execution, no mixes, no verdicts.
+    /// A quick run: three policies, one execution, the paper's size only, no mixes, no verdicts.
     pub quick: bool,
     /// The names of the programs and mixes that run; all run if the list is empty.
     pub only: Vec<String>,
+    /// The sizes of the cache; [`BLOCKS`] and [`LARGE_BLOCKS`] if the list is empty. *Units*: blocks.
+    pub blocks: Vec<u64>,
     /// The number of executions of each program under each policy.
     pub executions: Option<usize>,
     /// The speed-up of the disk while a mix runs, as a multiple of the real disk's speed; `None` for the default, 20.
     pub speed: Option<f64>,
+    /// What is wrong with the conditions of the run, which goes on anyway; the report has each of these sentences.
+    pub excused: Vec<String>,
 }
 
 /// A cache with which programs run.
@@ -80,26 +93,49 @@ pub struct Lane {
     pub policy: Option<&'static str>,
     /// Whether a program with all its processes is one stream; otherwise each pair of a process and a file is one.
     pub by_session: bool,
+    /// Whether the kernel reads ahead for its page cache. The caches under policies read nothing ahead.
+    pub reads_ahead: bool,
+    /// Whether it also runs at sizes above [`BLOCKS`].
+    pub is_at_large_sizes: bool,
+}
+
+impl Lane {
+    const fn of(name: &'static str, policy: &'static str, is_at_large_sizes: bool) -> Lane {
+        Lane { name, policy: Some(policy), by_session: false, reads_ahead: true, is_at_large_sizes }
+    }
+
+    const fn pages(name: &'static str, reads_ahead: bool) -> Lane {
+        Lane { name, policy: None, by_session: false, reads_ahead, is_at_large_sizes: true }
+    }
+
+    /// Whether a replay of the recorded references has the counts of this lane: the record has one stream for each
+    /// program, and some policies decide by streams.
+    fn is_replayed(&self) -> bool {
+        self.by_session || self.policy.is_some_and(|policy| !["dear", "adaptive"].contains(&policy))
+    }
 }
 
 /// The lane with which all others are compared.
 const BASE: &str = "lru";
 /// The base lane, run a second time: differences smaller than the one between these two lanes are noise.
 const AGAIN: &str = "lru-again";
-/// The kernel's page cache.
-const PAGES: &str = "page cache";
+/// The kernel's page cache without readahead, in as many bytes as the policies' blocks have.
+const PAGES: &str = "pages";
+/// The same with readahead.
+const PAGES_AHEAD: &str = "pages+ra";
 
-const LANES: [Lane; 10] = [
-    Lane { name: BASE, policy: Some("lru"), by_session: false },
-    Lane { name: AGAIN, policy: Some("lru"), by_session: false },
-    Lane { name: "lfu", policy: Some("lfu"), by_session: false },
-    Lane { name: "mru", policy: Some("mru"), by_session: false },
-    Lane { name: "dear", policy: Some("dear"), by_session: true },
-    Lane { name: "dear-files", policy: Some("dear"), by_session: false },
-    Lane { name: "adaptive", policy: Some("adaptive"), by_session: false },
-    Lane { name: "lirs", policy: Some("lirs"), by_session: false },
-    Lane { name: "s3fifo", policy: Some("s3fifo"), by_session: false },
-    Lane { name: PAGES, policy: None, by_session: false },
+const LANES: [Lane; 11] = [
+    Lane::of(BASE, "lru", true),
+    Lane::of(AGAIN, "lru", true),
+    Lane::of("lfu", "lfu", false),
+    Lane::of("mru", "mru", false),
+    Lane { by_session: true, ..Lane::of("dear", "dear", true) },
+    Lane::of("dear-files", "dear", false),
+    Lane::of("adaptive", "adaptive", true),
+    Lane::of("lirs", "lirs", false),
+    Lane::of("s3fifo", "s3fifo", true),
+    Lane::pages(PAGES, false),
+    Lane::pages(PAGES_AHEAD, true),
 ];
 const LANES_QUICK: [&str; 4] = [BASE, AGAIN, "dear", "adaptive"];
 
@@ -108,6 +144,8 @@ const LANES_QUICK: [&str; 4] = [BASE, AGAIN, "dear", "adaptive"];
 pub struct Plan {
     /// The options.
     pub options: Options,
+    /// The sizes of the cache, in ascending order. *Units*: blocks.
+    pub sizes: Vec<u64>,
     /// The number of executions of each program and mix.
     pub executions: usize,
     /// The speed-up of the disk while a mix runs, as a multiple of the real disk's speed.
@@ -137,15 +175,23 @@ impl Plan {
         if !(1.0..=SPEED_MAX).contains(&speed) {
             return Err(usage(format!("a speed is at least 1 and at most {SPEED_MAX}")));
         }
+        let sizes = sizes(&options)?;
         let alone = PROGRAMS.iter().map(|program| vec![program]);
         let mixes = MIXES.iter().map(|names| names.iter().filter_map(|name| Program::named(name)).collect::<Vec<_>>());
-        let all: Vec<Vec<&'static Program>> = alone.chain(mixes).collect();
+        let large = LARGE_PROGRAMS.iter().map(|program| vec![program]);
+        let all: Vec<Vec<&'static Program>> = alone.chain(mixes).chain(large).collect();
         if let Some(name) = options.only.iter().find(|name| !all.iter().any(|one| name_of(one) == **name)) {
             let known: Vec<String> = all.iter().map(|one| name_of(one)).collect();
             return Err(usage(format!("there is no program \"{name}\"; there are {}", known.join(", "))));
         }
+        let largest = sizes.last().copied().unwrap_or(BLOCKS);
+        let is_large_enough = |one: &[&Program]| one.iter().all(|program| program.blocks <= largest);
+        if let Some(one) = all.iter().find(|one| options.only.contains(&name_of(one)) && !is_large_enough(one)) {
+            let message = format!("{} is for caches of {LARGE_BLOCKS} blocks; give --blocks", name_of(one));
+            return Err(usage(message));
+        }
         let is_named = |one: &[&Program]| match options.only.is_empty() {
-            true => !options.quick || one.len() == 1,
+            true => is_large_enough(one) && (!options.quick || one.len() == 1),
             false => options.only.contains(&name_of(one)),
         };
         let (mut workloads, mut not_run) = (Vec::new(), Vec::new());
@@ -165,8 +211,35 @@ impl Plan {
         }
         let is_quick = |lane: &Lane| !options.quick || LANES_QUICK.contains(&lane.name);
         let lanes = LANES.into_iter().filter(is_quick).collect();
-        let is_judged = workloads.len() == all.len() && executions >= EXECUTIONS;
-        Ok(Plan { options, executions, speed, lanes, workloads, not_run, is_judged })
+        // The verdicts are those of the paper's size.
+        let is_at_paper = |one: &&Vec<&Program>| one.iter().all(|program| program.blocks <= BLOCKS);
+        let judged = |some: &[Vec<&'static Program>]| some.iter().filter(is_at_paper).count();
+        let is_judged = judged(&workloads) == judged(&all) && executions >= EXECUTIONS && sizes.contains(&BLOCKS);
+        Ok(Plan { options, sizes, executions, speed, lanes, workloads, not_run, is_judged })
+    }
+
+    /// The lanes that run at a size.
+    pub fn lanes_at(&self, blocks: u64) -> Vec<Lane> {
+        self.lanes.iter().filter(|lane| blocks <= BLOCKS || lane.is_at_large_sizes).copied().collect()
+    }
+}
+
+/// The sizes of the cache, in ascending order. *Errors*: [`ErrorKind::Usage`].
+fn sizes(options: &Options) -> Result<Vec<u64>, Error> {
+    let mut sizes = match (options.blocks.is_empty(), options.quick) {
+        (false, _) => options.blocks.clone(),
+        (true, true) => vec![BLOCKS],
+        (true, false) => vec![BLOCKS, LARGE_BLOCKS],
+    };
+    sizes.sort_unstable();
+    sizes.dedup();
+    let (least, most) = BLOCKS_RANGE;
+    match sizes.iter().find(|blocks| !(least..=most).contains(*blocks)) {
+        Some(blocks) => {
+            let message = format!("a cache of {blocks} blocks: {least} at least, and {most} at most");
+            Err(Error::new(ErrorKind::Usage, message))
+        }
+        None => Ok(sizes),
     }
 }
 
@@ -179,18 +252,38 @@ pub fn name_of(programs: &[&Program]) -> String {
 mod plan_tests {
     use super::*;
 
+    fn sort() -> Options {
+        Options { only: vec!["sort".to_owned()], ..Options::default() }
+    }
+
     #[test]
     fn plans_have_what_was_named_and_refuse_what_there_is_not() {
-        let options = Options { quick: false, only: vec!["sort".to_owned()], executions: None, speed: None };
-        let plan = Plan::new(options.clone()).unwrap();
+        let plan = Plan::new(sort()).unwrap();
         assert_eq!((plan.workloads.len(), plan.executions, plan.is_judged), (1, 3, false));
-        assert_eq!((plan.lanes.len(), plan.lanes[0].name), (10, BASE));
-        let wrong = Options { only: vec!["emacs".to_owned()], ..options.clone() };
+        assert_eq!((plan.lanes.len(), plan.lanes[0].name, plan.sizes.len()), (11, BASE, 2));
+        let wrong = Options { only: vec!["emacs".to_owned()], ..sort() };
         let error = Plan::new(wrong).unwrap_err();
         assert!(error.kind == ErrorKind::Usage && error.message.contains("cscope+sort"), "{error}");
-        assert!(Plan::new(Options { speed: Some(0.5), ..options.clone() }).is_err());
-        assert!(Plan::new(Options { executions: Some(0), ..options.clone() }).is_err());
-        let quick = Plan::new(Options { quick: true, ..options }).unwrap();
-        assert!(!quick.is_judged && quick.lanes.len() == 4 && quick.executions == 1);
+        assert!(Plan::new(Options { speed: Some(0.5), ..sort() }).is_err());
+        assert!(Plan::new(Options { executions: Some(0), ..sort() }).is_err());
+        let quick = Plan::new(Options { quick: true, ..sort() }).unwrap();
+        assert!(!quick.is_judged && quick.lanes.len() == 4 && quick.executions == 1 && quick.sizes == [BLOCKS]);
+    }
+
+    #[test]
+    fn sizes_are_bounded_and_decide_what_runs() {
+        for blocks in [511, (1 << 18) + 1] {
+            let error = Plan::new(Options { blocks: vec![768, blocks], ..sort() }).unwrap_err();
+            assert!(error.kind == ErrorKind::Usage && error.message.contains("512 at least"), "{error}");
+        }
+        let plan = Plan::new(Options { blocks: vec![LARGE_BLOCKS, BLOCKS, BLOCKS], ..sort() }).unwrap();
+        assert_eq!(plan.sizes, [BLOCKS, LARGE_BLOCKS]);
+        let names: Vec<&str> = plan.lanes_at(LARGE_BLOCKS).iter().map(|lane| lane.name).collect();
+        assert_eq!(names, ["lru", "lru-again", "dear", "adaptive", "s3fifo", "pages", "pages+ra"]);
+        assert_eq!(plan.lanes_at(BLOCKS).len(), 11);
+        let scan = Options { only: vec!["scan".to_owned()], ..Options::default() };
+        assert_eq!(Plan::new(scan.clone()).unwrap().workloads.len(), 1);
+        let error = Plan::new(Options { blocks: vec![BLOCKS], ..scan }).unwrap_err();
+        assert!(error.message.contains("--blocks"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The process with the cache of one execution: it shows a directory through the cache.
 //!
 //! Owns: the messages between this process and its parent (a line of text each; the setup and all answers are JSON),
-//! the memory size with which a policy's cache has the required number of blocks, and the recording of references. Each
+//! the memory size with which a policy's cache has the required number of blocks, and the recording of steps. Each
 //! execution starts this process again, so its cache is cold; the paper's authors rebooted instead. The process's
 //! processor time is part of the response time.
 
@@ -15,13 +15,15 @@ use nectary_attach::{Tree, TreeOptions};
 use nectary_buffer::{BufferCache, Options};
 use serde::{Deserialize, Serialize};
 
-use super::replay::{self, Reference};
+use super::replay::{self, RecordStep, Reference};
 use crate::{Error, ErrorKind, sys};
 
 /// The longest time that the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest number of references in a record. An execution with more references fails.
-const REFERENCES_MAX: usize = 1 << 26;
+/// The largest number of steps in a record. An execution with more steps fails.
+const STEPS_MAX: usize = 1 << 26;
+/// The line that ends the recording. The programs have ended then; what reads their files later is not recorded.
+const END_OF_RECORD: &str = "end of record";
 /// The range of memory sizes in which [`memory_for`] searches. *Units*: bytes.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 
@@ -57,6 +59,10 @@ pub struct Figures {
     pub lost: u64,
     /// The number of blocks that the cache read.
     pub block_reads: u64,
+    /// The number of requests with which the cache read them.
+    pub read_requests: u64,
+    /// The number of blocks in writes, which all go to the file system below at once.
+    pub written_blocks: u64,
     /// The number of reads that failed.
     pub errors: u64,
     /// The processor time of the process in user mode. *Units*: seconds.
@@ -116,10 +122,12 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     };
     tell(&Answer::Figures(figures(&tree)))?;
     for line in lines {
-        line.map_err(pipe)?;
+        if line.map_err(pipe)? == END_OF_RECORD {
+            end_record(&tree);
+        }
         tell(&Answer::Figures(figures(&tree)))?;
     }
-    tree.record(None);
+    end_record(&tree);
     if tree.unmount(false).is_err() {
         tree.unmount(true)?;
     }
@@ -127,32 +135,37 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     let Some(path) = &setup.record else { return Ok(()) };
     let record = std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner));
     match record.left_out {
-        0 => replay::write(path, &record.references),
+        0 => replay::write(path, &record.steps),
         left_out => tell(&Answer::Failed(format!(
             "the program made {left_out} references more than the {} that a record can hold",
-            record.references.len()
+            record.steps.len()
         ))),
     }
 }
 
-/// The references of an execution.
+/// The steps of an execution.
 #[derive(Default)]
-struct Record {
-    references: Vec<Reference>,
-    /// The number of references that were not recorded, because the record was full.
+struct RecordedSteps {
+    steps: Vec<RecordStep>,
+    /// The number of steps that were not recorded, because the record was full.
     left_out: u64,
 }
 
-impl Record {
-    fn add(&mut self, reference: Reference, references_max: usize) {
-        match self.references.len() < references_max {
-            true => self.references.push(reference),
+impl RecordedSteps {
+    fn add(&mut self, step: RecordStep, steps_max: usize) {
+        match self.steps.len() < steps_max {
+            true => self.steps.push(step),
             false => self.left_out += 1,
         }
     }
 }
 
-type Recorded = Arc<Mutex<Record>>;
+type Recorded = Arc<Mutex<RecordedSteps>>;
+
+fn end_record(tree: &Tree) {
+    tree.record(None);
+    tree.record_drops(None);
+}
 
 fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -172,12 +185,14 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
     tree.set_streams_by_session(setup.by_session);
     let record = Recorded::default();
     if setup.record.is_some() {
+        let add = |to: &Recorded, step| to.lock().unwrap_or_else(PoisonError::into_inner).add(step, STEPS_MAX);
         let to = record.clone();
         tree.record(Some(Box::new(move |reference| {
-            let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
             let (id, stream) = (reference.id, reference.stream.0);
-            to.add(Reference { id, stream, is_write: reference.is_write }, REFERENCES_MAX);
+            add(&to, RecordStep::Refer(Reference { id, stream, is_write: reference.is_write }));
         })));
+        let to = record.clone();
+        tree.record_drops(Some(Box::new(move |ids| add(&to, RecordStep::Drop { first: ids.start, end: ids.end }))));
     }
     Ok((tree, record))
 }
@@ -191,6 +206,8 @@ fn figures(tree: &Tree) -> Figures {
         saved: stats.saved,
         lost: stats.lost,
         block_reads: stats.source_read_blocks,
+        read_requests: stats.source_reads,
+        written_blocks: stats.written_through,
         errors: stats.read_errors,
         user_s: usage.user.as_secs_f64(),
         system_s: usage.system.as_secs_f64(),
@@ -224,6 +241,11 @@ impl Client {
     /// The figures of the cache so far.
     pub fn figures(&mut self) -> Result<Figures, Error> {
         self.ask("figures")
+    }
+
+    /// Ends the recording of references, and returns the figures of the cache so far.
+    pub fn end_record(&mut self) -> Result<Figures, Error> {
+        self.ask(END_OF_RECORD)
     }
 
     fn ask(&mut self, line: &str) -> Result<Figures, Error> {
@@ -279,9 +301,9 @@ mod tests {
 
     #[test]
     fn references_beyond_the_bound_of_a_record_are_counted() {
-        let mut record = Record::default();
-        (0..5).for_each(|id| record.add(Reference { id, stream: 0, is_write: false }, 3));
-        assert_eq!((record.references.len(), record.left_out), (3, 2));
+        let mut record = RecordedSteps::default();
+        (0..5).for_each(|id| record.add(RecordStep::Refer(Reference { id, stream: 0, is_write: false }), 3));
+        assert_eq!((record.steps.len(), record.left_out), (3, 2));
     }
 
     #[tokio::test]
@@ -289,6 +311,11 @@ mod tests {
         for policy in ["lru", "dear", "adaptive", "lirs"] {
             let memory = memory_for(policy, super::super::BLOCKS).unwrap();
             assert!((6 << 20..40 << 20).contains(&memory), "{policy}: {memory}");
+        }
+        for lane in super::super::LANES.iter().filter(|lane| lane.is_at_large_sizes) {
+            let Some(policy) = lane.policy else { continue };
+            let memory = memory_for(policy, super::super::LARGE_BLOCKS).unwrap();
+            assert!((512 << 20..720 << 20).contains(&memory), "{policy}: {memory}");
         }
         assert_eq!(memory_for("lru", 10).unwrap_err().kind, ErrorKind::Usage);
     }

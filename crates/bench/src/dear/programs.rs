@@ -1,4 +1,5 @@
-//! The seven programs; their inputs were fixed before the first run (`docs/decisions/0040-dear-programs.md`).
+//! The seven programs of the paper's conditions, and two for a large cache; their inputs were fixed before the first run
+//! (`docs/decisions/0040-dear-programs.md`).
 //!
 //! Owns: the requirements, the inputs and the script of each program. Leaves to others: how inputs are generated
 //! (`inputs`) and how programs run (`execute`).
@@ -6,6 +7,7 @@
 use std::path::Path;
 
 use super::inputs::Maker;
+use super::{BLOCKS, LARGE_BLOCKS};
 use crate::Error;
 use crate::random::Random;
 
@@ -16,6 +18,8 @@ pub struct Program {
     pub name: &'static str,
     /// Its Debian package.
     pub package: &'static str,
+    /// The smallest cache for which its inputs are large enough. *Units*: blocks.
+    pub blocks: u64,
     /// The executables that it needs.
     pub needs: &'static [&'static str],
     /// Whether it refuses to run as root.
@@ -41,6 +45,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "cscope",
         package: "cscope",
+        blocks: BLOCKS,
         needs: &["cscope"],
         is_nobody: false,
         make: |maker| {
@@ -59,6 +64,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "glimpse",
         package: "glimpse",
+        blocks: BLOCKS,
         needs: &["glimpse", "glimpseindex"],
         is_nobody: false,
         make: |maker| {
@@ -72,6 +78,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "sort",
         package: "coreutils",
+        blocks: BLOCKS,
         needs: &["sort"],
         is_nobody: false,
         make: |maker| maker.numbered_lines(&mut Random::new(13), "in", 4_500_000),
@@ -82,6 +89,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "ld",
         package: "binutils",
+        blocks: BLOCKS,
         needs: &["ld", "as"],
         is_nobody: false,
         make: |maker| {
@@ -95,6 +103,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "cpp",
         package: "cpp",
+        blocks: BLOCKS,
         needs: &["cpp"],
         is_nobody: false,
         make: |maker| maker.c_sources(&mut Random::new(15), 90, 20, 130, 1100),
@@ -105,6 +114,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "gnuplot",
         package: "gnuplot-nox",
+        blocks: BLOCKS,
         needs: &["gnuplot"],
         is_nobody: false,
         make: |maker| {
@@ -122,6 +132,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "postgres",
         package: "postgresql-15",
+        blocks: BLOCKS,
         needs: &["postgres", "initdb"],
         is_nobody: true,
         make: |maker| {
@@ -146,14 +157,67 @@ pub const PROGRAMS: [Program; 7] = [
     },
 ];
 
+/// Programs whose inputs are about twice as large as a cache of [`LARGE_BLOCKS`] blocks.
+pub const LARGE_PROGRAMS: [Program; 2] = [
+    Program {
+        name: "scan",
+        package: "grep",
+        blocks: LARGE_BLOCKS,
+        needs: &["grep", "xargs"],
+        is_nobody: false,
+        make: |maker| {
+            maker.text_files(&mut Random::new(18), 400, 475_000, 6)?;
+            maker.run("for letter in a b c d e f; do grep -l -F topic${letter}aaaa text/* | sort > list-$letter; done")
+        },
+        // Like glimpse: each search reads the files that an index names, about half of all.
+        script: "for letter in a b c d e f; do xargs grep -c -F topic${letter}aaaa < list-$letter; done",
+        leaves: &[],
+        seed_s: None,
+    },
+    Program {
+        name: "lookups",
+        package: "sqlite3",
+        blocks: LARGE_BLOCKS,
+        needs: &["sqlite3"],
+        is_nobody: false,
+        make: |maker| {
+            maker.write(
+                "fill.sql",
+                "pragma page_size = 8192;\npragma journal_mode = off;\npragma synchronous = off;\n\
+                 create table item (id integer primary key, name text);\n\
+                 insert into item with recursive n(i) as (select 1 union all select i + 1 from n where i < 9000000) \
+                 select i, printf('%0100d', i * 7919) from n;\n",
+            )?;
+            // Half of the rows that are looked up are among the first eighth of all rows.
+            maker.write(
+                "look.sql",
+                "pragma cache_size = 400;\n\
+                 with recursive n(i, x) as (select 1, 12345 union all select i + 1, x * 16807 % 2147483647 from n \
+                 where i < 300000), u(u) as (select x / 2147483647.0 from n) \
+                 select count(*), sum(length(name)), sum(id) from u join item \
+                 on item.id = 1 + cast(8999999 * u.u * u.u * u.u as integer);\n",
+            )?;
+            maker.run("sqlite3 data.db < fill.sql >/dev/null")
+        },
+        script: "sqlite3 -readonly data.db < look.sql",
+        leaves: &[],
+        seed_s: None,
+    },
+];
+
 /// The mixes: programs that run at the same time.
 pub const MIXES: [&[&str]; 4] =
     [&["cscope", "sort"], &["cscope", "gnuplot"], &["glimpse", "postgres"], &["sort", "cpp", "ld"]];
 
 impl Program {
+    /// All programs, in the order in which they run.
+    pub fn all() -> impl Iterator<Item = &'static Program> {
+        PROGRAMS.iter().chain(LARGE_PROGRAMS.iter())
+    }
+
     /// Finds a program by its name.
     pub fn named(name: &str) -> Option<&'static Program> {
-        PROGRAMS.iter().find(|program| program.name == name)
+        Program::all().find(|program| program.name == name)
     }
 
     /// The first executable that this machine lacks, if any.
@@ -178,6 +242,7 @@ mod tests {
             assert!(MIXES.iter().any(|mix| mix.contains(&program.name)), "{}", program.name);
             assert!(!program.package.is_empty() && !program.needs.is_empty());
         }
+        assert!(LARGE_PROGRAMS.iter().all(|program| program.blocks == LARGE_BLOCKS && program.seed_s.is_none()));
         assert!(MIXES.iter().flat_map(|mix| mix.iter()).all(|name| Program::named(name).is_some()));
         assert!(Program::named("sort").unwrap().missing().is_none(), "coreutils are everywhere");
     }

@@ -1,9 +1,10 @@
 //! The recorded references of a program: replays of them show the effect of other cache sizes and parameters, the
 //! misses of the optimal policy (MIN), and the processor time of each policy.
 //!
-//! Owns: the record's file and the replay. A replay does not know which files were truncated or deleted, but the live
-//! cache drops their blocks. So the misses of a replay are exact only for programs that only read. A miss of a
-//! reference that reads counts as a read.
+//! Owns: the record, its file, and the replay. The record has the references of the programs' own reads and writes, and
+//! the ranges of blocks that the cache dropped between them (files that were deleted, cut, or changed by others). So a
+//! replay of the same policy at the same size has exactly the counts of the recorded execution ([`ReplayAgreement`]). A
+//! miss of a reference that reads counts as a read.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,16 +17,19 @@ use super::BLOCKS;
 use crate::statistics::median;
 use crate::{Error, sys};
 
-/// The size of a reference in the file, in bytes: block, stream, and whether it writes.
-const REFERENCE_BYTES: usize = 13;
+/// The size of a step in the file, in bytes: block, stream or end of the range, and the kind.
+const STEP_BYTES: usize = 17;
+/// The kinds of steps in the file.
+const READ: u8 = 0;
+const WRITE: u8 = 1;
+const DROP: u8 = 2;
 /// The number of measurements of a policy's time.
 const TIMES: usize = 5;
-/// The cache sizes, periods of detection and numbers of sublists in the paper.
-const SIZES_MB: [u64; 4] = [2, 4, 6, 8];
+/// The cache sizes of the paper as shares of its 6 MB, in twelfths: 2, 4, 6 and 8 MB.
+const SIZES: [u64; 4] = [4, 8, 12, 16];
+/// The periods of detection and numbers of sublists in the paper.
 const PERIODS: [u32; 4] = [100, 250, 500, 1000];
 const SUBLISTS: [usize; 3] = [3, 5, 10];
-/// The number of blocks per MB.
-const BLOCKS_MB: u64 = BLOCKS / 6;
 
 /// A recorded reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,28 +42,88 @@ pub struct Reference {
     pub is_write: bool,
 }
 
-/// Writes references to a file.
-pub fn write(path: &Path, references: &[Reference]) -> Result<(), Error> {
-    let mut bytes = Vec::with_capacity(references.len() * REFERENCE_BYTES);
-    for reference in references {
-        bytes.extend_from_slice(&reference.id.to_le_bytes());
-        bytes.extend_from_slice(&reference.stream.to_le_bytes());
-        bytes.push(u8::from(reference.is_write));
+/// A step of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordStep {
+    /// A reference.
+    Refer(Reference),
+    /// The blocks from `first` to before `end` were dropped.
+    Drop {
+        /// The first block.
+        first: u64,
+        /// The block behind the last one.
+        end: u64,
+    },
+}
+
+/// The steps of an execution.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReferenceRecord {
+    steps: Vec<RecordStep>,
+    /// The distinct blocks that were referenced, in ascending order.
+    blocks: Vec<u64>,
+}
+
+impl ReferenceRecord {
+    /// Makes a record of steps.
+    pub fn new(steps: Vec<RecordStep>) -> ReferenceRecord {
+        let mut record = ReferenceRecord { steps, blocks: Vec::new() };
+        record.blocks = record.ids();
+        record.blocks.sort_unstable();
+        record.blocks.dedup();
+        record
+    }
+
+    /// The referenced block of each reference.
+    fn ids(&self) -> Vec<u64> {
+        let ids = self.steps.iter().filter_map(|step| match step {
+            RecordStep::Refer(reference) => Some(reference.id),
+            RecordStep::Drop { .. } => None,
+        });
+        ids.collect()
+    }
+
+    /// The number of distinct blocks.
+    pub fn distinct(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// The referenced blocks in a range.
+    fn within(&self, first: u64, end: u64) -> &[u64] {
+        let at = |id: u64| self.blocks.partition_point(|block| *block < id);
+        &self.blocks[at(first)..at(end.max(first))]
+    }
+}
+
+/// Writes steps to a file.
+pub fn write(path: &Path, steps: &[RecordStep]) -> Result<(), Error> {
+    let mut bytes = Vec::with_capacity(steps.len() * STEP_BYTES);
+    for step in steps {
+        let (first, second, kind) = match step {
+            RecordStep::Refer(reference) if reference.is_write => (reference.id, u64::from(reference.stream), WRITE),
+            RecordStep::Refer(reference) => (reference.id, u64::from(reference.stream), READ),
+            RecordStep::Drop { first, end } => (*first, *end, DROP),
+        };
+        bytes.extend_from_slice(&first.to_le_bytes());
+        bytes.extend_from_slice(&second.to_le_bytes());
+        bytes.push(kind);
     }
     let written = std::fs::File::create(path).and_then(|mut file| file.write_all(&bytes));
     written.map_err(|error| Error::failed(path.display(), error))
 }
 
-/// Reads the references that [`write`] wrote.
-pub fn read(path: &Path) -> Result<Vec<Reference>, Error> {
+/// Reads the steps that [`write`] wrote.
+pub fn read(path: &Path) -> Result<ReferenceRecord, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::failed(path.display(), error))?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-    let reference = |bytes: &[u8]| Reference {
-        id: number(&bytes[..8]),
-        stream: number(&bytes[8..12]) as u32,
-        is_write: bytes[12] != 0,
+    let step = |bytes: &[u8]| {
+        let (first, second) = (number(&bytes[..8]), number(&bytes[8..16]));
+        match bytes[16] {
+            DROP => RecordStep::Drop { first, end: second },
+            kind => RecordStep::Refer(Reference { id: first, stream: second as u32, is_write: kind == WRITE }),
+        }
     };
-    Ok(bytes.chunks_exact(REFERENCE_BYTES).map(reference).collect())
+    Ok(ReferenceRecord::new(bytes.chunks_exact(STEP_BYTES).map(step).collect()))
 }
 
 /// The counters of a replay.
@@ -73,14 +137,26 @@ pub struct Counts {
     pub reads: u64,
 }
 
-/// Replays references on a policy.
-pub fn replay(policy: &mut dyn Policy, references: &[Reference]) -> Counts {
+/// Replays a record on a policy.
+pub fn replay(policy: &mut dyn Policy, record: &ReferenceRecord) -> Counts {
     let mut counts = Counts::default();
-    for reference in references {
-        let access = policy.reference(reference.id, 1, Stream(reference.stream), &mut |_| true);
-        counts.references += 1;
-        counts.misses += u64::from(access != Access::Hit);
-        counts.reads += u64::from(access != Access::Hit && !reference.is_write);
+    for step in &record.steps {
+        match *step {
+            RecordStep::Refer(reference) => {
+                let access = policy.reference(reference.id, 1, Stream(reference.stream), &mut |_| true);
+                counts.references += 1;
+                counts.misses += u64::from(access != Access::Hit);
+                counts.reads += u64::from(access != Access::Hit && !reference.is_write);
+            }
+            RecordStep::Drop { first, end } => {
+                for id in record.within(first, end) {
+                    // As in the live cache, a policy still remembers blocks that it does not hold.
+                    if policy.contains(*id) {
+                        policy.remove(*id);
+                    }
+                }
+            }
+        }
     }
     counts
 }
@@ -94,6 +170,8 @@ pub struct Known {
     pub lru: Counts,
     /// The counters under MIN, the optimum.
     pub min: Counts,
+    /// The counters of each policy at the size of the live caches.
+    pub policies: Vec<(String, Counts)>,
     /// The processor time of each policy. *Units*: microseconds per reference.
     pub policy_us: Vec<(String, f64)>,
     /// The replays with other sizes and parameters.
@@ -105,7 +183,7 @@ pub struct Known {
 pub struct Varied {
     /// The parameter: `size`, `period` or `sublists`.
     pub parameter: &'static str,
-    /// The value of the parameter: MB, a number of references, or a number of sublists.
+    /// The value of the parameter: a number of blocks, of references, or of sublists.
     pub value: u64,
     /// The policy.
     pub policy: &'static str,
@@ -113,25 +191,47 @@ pub struct Varied {
     pub counts: Counts,
 }
 
-/// Computes all results from references, and measures the time of each of the `policies`.
-pub fn know(references: &[Reference], policies: &[&str]) -> Known {
-    let ids: Vec<u64> = references.iter().map(|reference| reference.id).collect();
-    let mut sorted = ids.clone();
-    sorted.sort_unstable();
-    sorted.dedup();
+/// The counts of a replay beside those of an execution, for the same policy and size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReplayAgreement {
+    /// The lane of the execution, or `record` for the execution that was recorded.
+    pub lane: String,
+    /// The misses and the read blocks of the replay.
+    pub replayed: (u64, u64),
+    /// The misses and the read blocks of the execution; the means over several executions.
+    pub live: (f64, f64),
+    /// The largest accepted difference, as a share of the replay's count.
+    pub accepted: f64,
+}
+
+impl ReplayAgreement {
+    /// Whether both counts differ by no more than what is accepted.
+    pub fn holds(&self) -> bool {
+        let pairs = [(self.replayed.0, self.live.0), (self.replayed.1, self.live.1)];
+        pairs.iter().all(|(replayed, live)| {
+            let replayed = *replayed as f64;
+            (replayed - live).abs() <= replayed * self.accepted
+        })
+    }
+}
+
+/// Computes all results from a record for caches of `blocks` blocks, and measures the time of each of the `policies`.
+pub fn know(record: &ReferenceRecord, policies: &[&str], blocks: u64) -> Known {
     let counts = |policy: &str, blocks: u64| {
-        by_name(policy, blocks).map_or(Counts::default(), |mut policy| replay(&mut *policy, references))
+        by_name(policy, blocks).map_or(Counts::default(), |mut policy| replay(&mut *policy, record))
     };
-    let min = Future::of(&ids).map(|future| replay(&mut Min::new(BLOCKS, &future), references)).unwrap_or_default();
+    let future = Future::of(&record.ids());
+    let min = future.map(|future| replay(&mut Min::new(blocks, &future), record)).unwrap_or_default();
     let mut sensitivity = Vec::new();
-    for value in SIZES_MB {
+    for twelfths in SIZES {
+        let value = blocks * twelfths / 12;
         for policy in ["lru", "dear"] {
-            sensitivity.push(Varied { parameter: "size", value, policy, counts: counts(policy, value * BLOCKS_MB) });
+            sensitivity.push(Varied { parameter: "size", value, policy, counts: counts(policy, value) });
         }
     }
     let mut vary = |parameter, value, detection| {
         let parameters = dear::Parameters { detection, ..dear::Parameters::default() };
-        let counts = replay(&mut Dear::with_parameters(BLOCKS, parameters), references);
+        let counts = replay(&mut Dear::with_parameters(blocks, parameters), record);
         sensitivity.push(Varied { parameter, value, policy: "dear", counts });
     };
     let usual = dear::Parameters::default().detection;
@@ -141,47 +241,79 @@ pub fn know(references: &[Reference], policies: &[&str]) -> Known {
     for sublists in SUBLISTS {
         vary("sublists", sublists as u64, nectary_cache::detect::Parameters { sublists, ..usual });
     }
-    let policy_us = policies.iter().map(|policy| ((*policy).to_owned(), policy_us(policy, references))).collect();
-    Known { distinct: sorted.len() as u64, lru: counts("lru", BLOCKS), min, policy_us, sensitivity }
+    let at_size = policies.iter().map(|&policy| (policy.to_owned(), counts(policy, blocks))).collect();
+    // At the large sizes one replay takes so long that its time needs no repetition.
+    let times = if blocks > BLOCKS { 1 } else { TIMES };
+    let took = policies.iter().map(|&policy| (policy.to_owned(), policy_us(policy, record, blocks, times))).collect();
+    let (distinct, lru) = (record.distinct(), counts("lru", blocks));
+    Known { distinct, lru, min, policies: at_size, policy_us: took, sensitivity }
 }
 
 /// The processor time of a policy per reference: the median of several replays. *Units*: microseconds.
-fn policy_us(policy: &str, references: &[Reference]) -> f64 {
+fn policy_us(policy: &str, record: &ReferenceRecord, blocks: u64, times: usize) -> f64 {
     let timed = |_| {
-        let Some(mut policy) = by_name(policy, BLOCKS) else { return f64::NAN };
+        let Some(mut policy) = by_name(policy, blocks) else { return f64::NAN };
         let began = sys::thread_time();
-        std::hint::black_box(replay(&mut *policy, references));
+        let counts = std::hint::black_box(replay(&mut *policy, record));
         let took: Duration = sys::thread_time().saturating_sub(began);
-        took.as_secs_f64() * 1e6 / references.len().max(1) as f64
+        took.as_secs_f64() * 1e6 / counts.references.max(1) as f64
     };
-    median(&(0..TIMES).map(timed).collect::<Vec<_>>())
+    median(&(0..times).map(timed).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn loop_of(blocks: u64, times: u64) -> Vec<Reference> {
-        let ids = (0..times).flat_map(|_| 0..blocks);
-        ids.map(|id| Reference { id, stream: 1, is_write: false }).collect()
+    fn read_of(id: u64) -> RecordStep {
+        RecordStep::Refer(Reference { id, stream: 1, is_write: false })
+    }
+
+    fn loop_of(blocks: u64, times: u64) -> ReferenceRecord {
+        ReferenceRecord::new((0..times).flat_map(|_| 0..blocks).map(read_of).collect())
     }
 
     #[test]
     fn records_are_read_back() {
         let path = std::env::temp_dir().join(format!("nectary-bench-record-{}", std::process::id()));
-        let references = [(u64::MAX, 7, true), (0, u32::MAX, false)].map(|(id, stream, is_write)| Reference {
-            id,
-            stream,
-            is_write,
-        });
-        write(&path, &references).unwrap();
-        assert_eq!(read(&path).unwrap(), references);
+        let mut steps: Vec<RecordStep> = [(u64::MAX, 7, true), (0, u32::MAX, false)]
+            .map(|(id, stream, is_write)| RecordStep::Refer(Reference { id, stream, is_write }))
+            .to_vec();
+        steps.push(RecordStep::Drop { first: 3, end: 1 << 40 });
+        write(&path, &steps).unwrap();
+        assert_eq!(read(&path).unwrap(), ReferenceRecord::new(steps));
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
+    fn dropped_blocks_leave_room_in_replays() {
+        let misses = |steps: Vec<RecordStep>| {
+            let mut lru = by_name("lru", 10).expect("a policy");
+            replay(&mut *lru, &ReferenceRecord::new(steps)).misses
+        };
+        // A temporary file of five blocks comes between two passes over others, and is deleted or not.
+        let pass = |blocks: std::ops::Range<u64>| blocks.map(read_of);
+        let before: Vec<RecordStep> = pass(0..5).chain(pass(100..105)).collect();
+        let after: Vec<RecordStep> = pass(200..205).chain(pass(0..5)).collect();
+        let deleted = [before.clone(), vec![RecordStep::Drop { first: 100, end: 200 }], after.clone()].concat();
+        assert_eq!((misses([before, after].concat()), misses(deleted)), (20, 15));
+        // A dropped block is read again.
+        assert_eq!(misses(vec![read_of(1), RecordStep::Drop { first: 0, end: 2 }, read_of(1)]), 2);
+    }
+
+    #[test]
+    fn disagreements_above_the_bound_are_found() {
+        let agreement =
+            |live, accepted| ReplayAgreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted };
+        assert!(agreement((3803.0, 2673.0), 0.0).holds());
+        assert!(!agreement((3803.0, 2672.0), 0.0).holds() && agreement((3800.0, 2672.0), 0.01).holds());
+        assert!(!agreement((2665.0, 1535.0), 0.01).holds());
+        assert!(!agreement((3803.0, f64::NAN), 0.01).holds(), "what was not measured agrees with nothing");
+    }
+
+    #[test]
     fn a_loop_larger_than_the_cache_is_what_dear_is_for() {
-        let known = know(&loop_of(1000, 8), &["lru", "dear"]);
+        let known = know(&loop_of(1000, 8), &["lru", "dear"], BLOCKS);
         assert_eq!((known.distinct, known.lru.misses, known.lru.references), (1000, 8000, 8000));
         let of = |parameter: &str, value: u64, policy: &str| {
             let found = known
@@ -191,10 +323,11 @@ mod tests {
             found.expect("it was varied").counts.misses
         };
         // The default value of each parameter gives the same replay.
-        assert_eq!(of("size", 6, "dear"), of("period", 500, "dear"));
+        assert_eq!(of("size", BLOCKS, "dear"), of("period", 500, "dear"));
         assert_eq!(of("period", 500, "dear"), of("sublists", 5, "dear"));
-        assert!(of("size", 6, "dear") < 5000 && of("size", 8, "lru") == 1000, "{known:?}");
-        assert!(known.min.misses <= of("size", 6, "dear"));
+        assert!(of("size", BLOCKS, "dear") < 5000 && of("size", 1024, "lru") == 1000, "{known:?}");
+        assert!(known.min.misses <= of("size", BLOCKS, "dear"));
+        assert_eq!(known.policies[1].1.misses, of("size", BLOCKS, "dear"));
         assert!(known.policy_us.iter().all(|entry| entry.1 >= 0.0));
     }
 }

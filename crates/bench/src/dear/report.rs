@@ -9,39 +9,49 @@ use serde_json::json;
 
 use super::cost::Cost;
 use super::execute::{Execution, MODEL, QUEUE_DEPTH};
-use super::results::{self, Workload};
-use super::{BLOCKS, Plan, plot, text};
+use super::results::{self, RunResults};
+use super::{Plan, plot, text};
 use crate::{Figure, Report, machine};
 
 /// Makes the report of a run.
-pub(super) fn report(plan: &Plan, workloads: Vec<Workload>, cost: Cost, took: Duration) -> Report {
-    let mut figures = results::figures(&workloads, Some(&cost), plan.is_judged);
-    // A quick run has no verdict. In other runs a missing program counts as a missed target.
+pub(super) fn report(plan: &Plan, found: &RunResults, cost: Cost, took: Duration) -> Report {
+    let mut figures = results::figures(found, Some(&cost), plan.is_judged);
+    // A quick run has no verdict. In other runs a missing program counts as a missed target, and so do tables of replays
+    // that contradict the executions.
     if plan.options.quick {
         figures.iter_mut().for_each(|figure| figure.is_judged = false);
     }
     let is_missing = !plan.not_run.is_empty() && plan.options.only.is_empty();
     let is_short = !plan.options.quick && (is_missing || figures.iter().any(Figure::is_short));
+    let is_short = is_short || !found.agrees();
     let setting = json!({
         "machine": machine::describe(), "seconds": took.as_secs_f64(), "model": MODEL, "queue_depth": QUEUE_DEPTH,
-        "blocks": BLOCKS, "executions": plan.executions, "speed": plan.speed, "is_judged": plan.is_judged,
-        "not_run": plan.not_run, "cost": cost,
+        "blocks": plan.sizes, "executions": plan.executions, "speed": plan.speed, "is_judged": plan.is_judged,
+        "not_run": plan.not_run, "excused": plan.options.excused, "fitting": found.fitting, "cost": cost,
     });
-    let rows = workloads.iter().flat_map(|workload| {
+    let rows = found.workloads.iter().flat_map(|workload| {
         workload.lanes.iter().map(|(lane, executions)| {
+            let reads = |one: &Execution| one.block_reads as f64;
             json!({
-                "workload": workload.name(), "lane": lane.name,
-                "block_reads": workload.mean(lane.name, |one| one.block_reads as f64),
+                "workload": workload.name(), "blocks": workload.blocks, "lane": lane.name,
+                "block_reads": workload.mean(lane.name, reads),
+                "block_reads_range": workload.range(lane.name, reads),
                 "device_requests": workload.mean(lane.name, |one| one.device_requests as f64),
                 "response_s": workload.mean(lane.name, Execution::response_s),
+                "response_range_s": workload.range(lane.name, Execution::response_s),
                 "executions": executions,
             })
         })
     });
-    let known = workloads.iter().filter_map(|workload| Some((workload.name(), workload.known.as_ref()?)));
-    let sensitivity = known.map(|(name, known)| json!({ "workload": name, "known": known })).collect();
-    let rows = rows.collect();
-    let text = text::text(plan, &workloads, &cost, &figures, took);
+    let known = found.workloads.iter().filter_map(|workload| Some((workload, workload.known.as_ref()?)));
+    let sensitivity = known.map(|(workload, known)| {
+        json!({
+            "workload": workload.name(), "blocks": workload.blocks, "known": known,
+            "agreements": workload.agreements,
+        })
+    });
+    let (rows, sensitivity) = (rows.collect(), sensitivity.collect());
+    let text = text::text(plan, found, &cost, &figures, took);
     let report = Report::new("cache-dear", setting, figures, rows, text).judged(is_short);
-    report.with("sensitivity", sensitivity).with_svg(plot::plot(&workloads))
+    report.with("sensitivity", sensitivity).with_svg(plot::plot(&found.workloads))
 }

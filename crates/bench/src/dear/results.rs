@@ -4,10 +4,12 @@
 //! computed for each program and then averaged, as in the paper. Leaves to others: running (`run`) and presentation
 //! (`text`, `plot`).
 
+use serde::Serialize;
+
 use super::cost::Cost;
 use super::execute::Execution;
-use super::replay::Known;
-use super::{AGAIN, BASE, Lane, PAGES, Program, name_of};
+use super::replay::{Known, ReplayAgreement};
+use super::{AGAIN, BASE, BLOCKS, Lane, Program, name_of};
 use crate::Figure;
 use crate::statistics::Estimate;
 
@@ -27,10 +29,54 @@ const ABOVE_US_MAX: f64 = 0.5;
 pub struct Workload {
     /// The programs.
     pub programs: Vec<&'static Program>,
+    /// The size of the cache. *Units*: blocks.
+    pub blocks: u64,
     /// The executions of each lane, in the order of the plan.
     pub lanes: Vec<(Lane, Vec<Execution>)>,
     /// The results of replays of the program's references; `None` for a mix.
     pub known: Option<Known>,
+    /// The counts of these replays beside those of the executions.
+    pub agreements: Vec<ReplayAgreement>,
+}
+
+/// A program or mix all of whose blocks fit into a cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FittingProgram {
+    /// Its name.
+    pub name: String,
+    /// The number of its distinct blocks.
+    pub distinct: u64,
+    /// The size of the cache. *Units*: blocks.
+    pub blocks: u64,
+}
+
+/// All that a run found about programs.
+#[derive(Debug, Clone, Default)]
+pub struct RunResults {
+    /// The programs and mixes that ran, at each size.
+    pub workloads: Vec<Workload>,
+    /// Those that fit.
+    pub fitting: Vec<FittingProgram>,
+}
+
+impl RunResults {
+    /// The sizes at which programs ran, in ascending order. *Units*: blocks.
+    pub fn sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.workloads.iter().map(|workload| workload.blocks).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The programs and mixes that ran at a size.
+    pub fn at(&self, blocks: u64) -> Vec<&Workload> {
+        self.workloads.iter().filter(|workload| workload.blocks == blocks).collect()
+    }
+
+    /// Whether all replays agree with the executions.
+    pub fn agrees(&self) -> bool {
+        self.workloads.iter().flat_map(|workload| &workload.agreements).all(ReplayAgreement::holds)
+    }
 }
 
 impl Workload {
@@ -53,6 +99,12 @@ impl Workload {
     pub fn mean(&self, lane: &str, of: impl Fn(&Execution) -> f64) -> f64 {
         mean(self.lane(lane).iter().map(of))
     }
+
+    /// The least and the greatest value over a lane's executions; NaN without executions.
+    pub fn range(&self, lane: &str, of: impl Fn(&Execution) -> f64) -> (f64, f64) {
+        let values = self.lane(lane).iter().map(of);
+        values.fold((f64::NAN, f64::NAN), |(low, high), value| (low.min(value), high.max(value)))
+    }
 }
 
 /// The mean of some values; NaN without values.
@@ -66,24 +118,16 @@ pub fn saved(base: f64, value: f64) -> f64 {
     100.0 * (1.0 - value / base)
 }
 
-/// Computes all figures, in this order: the noise, figures that miss their target, the rest.
-pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
+/// Computes all figures, in this order: the noise, figures that miss their target, the rest. Targets are for the paper's
+/// size.
+pub fn figures(found: &RunResults, cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
-        let some: Vec<&Workload> = workloads.iter().filter(|workload| workload.is_alone() == is_alone).collect();
-        let Some(first) = some.first() else { continue };
-        for (lane, _) in first.lanes.iter().filter(|lane| lane.0.name != BASE && lane.0.name != PAGES) {
-            let is_aimed = JUDGED.contains(&lane.name);
-            let reads = |execution: &Execution| execution.block_reads as f64;
-            let aim = |target| is_aimed.then_some(target);
-            figures.push(saving(format!("reads_saved.{when}.{}", lane.name), &some, lane.name, reads, aim(targets.0)));
-            let time = Execution::response_s;
-            figures.push(saving(format!("time_saved.{when}.{}", lane.name), &some, lane.name, time, aim(targets.1)));
-        }
-        let limits = some.iter().filter_map(|workload| workload.known.as_ref());
-        let limit = mean(limits.map(|known| saved(known.lru.reads as f64, known.min.reads as f64)));
-        if limit.is_finite() {
-            figures.push(figure(format!("reads_saved.{when}.min"), "%", (limit, limit, limit), None, false));
+    for blocks in found.sizes() {
+        for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
+            let some: Vec<&Workload> =
+                found.at(blocks).into_iter().filter(|workload| workload.is_alone() == is_alone).collect();
+            let when = if blocks == BLOCKS { when.to_owned() } else { format!("{when}.blocks{blocks}") };
+            add_savings(&mut figures, &some, &when, (blocks == BLOCKS).then_some(targets));
         }
     }
     figures.iter_mut().for_each(|figure| figure.is_judged = is_judged);
@@ -110,6 +154,24 @@ pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> 
     }
     figures.sort_by_key(|figure| (!figure.name.ends_with(AGAIN), !figure.is_short()));
     figures
+}
+
+/// Adds what each lane saves of the reads and the time of workloads.
+fn add_savings(figures: &mut Vec<Figure>, some: &[&Workload], when: &str, targets: Option<(f64, f64)>) {
+    let Some(first) = some.first() else { return };
+    for (lane, _) in first.lanes.iter().filter(|lane| lane.0.name != BASE && lane.0.policy.is_some()) {
+        let targets = targets.filter(|_| JUDGED.contains(&lane.name));
+        let reads = |execution: &Execution| execution.block_reads as f64;
+        let name = format!("reads_saved.{when}.{}", lane.name);
+        figures.push(saving(name, some, lane.name, reads, targets.map(|targets| targets.0)));
+        let name = format!("time_saved.{when}.{}", lane.name);
+        figures.push(saving(name, some, lane.name, Execution::response_s, targets.map(|targets| targets.1)));
+    }
+    let limits = some.iter().filter_map(|workload| workload.known.as_ref());
+    let limit = mean(limits.map(|known| saved(known.lru.reads as f64, known.min.reads as f64)));
+    if limit.is_finite() {
+        figures.push(figure(format!("reads_saved.{when}.min"), "%", (limit, limit, limit), None, false));
+    }
 }
 
 /// The saving of a lane compared with the base: the mean over workloads, with its range over executions.
@@ -157,7 +219,8 @@ pub(super) mod tests {
             };
             (*lane, vec![execution; 3])
         });
-        Workload { programs: programs.to_vec(), lanes: lanes.collect(), known: None }
+        let (lanes, agreements) = (lanes.collect(), Vec::new());
+        Workload { programs: programs.to_vec(), blocks: BLOCKS, lanes, known: None, agreements }
     }
 
     #[test]
@@ -176,6 +239,7 @@ pub(super) mod tests {
                 })
             })
             .collect();
+        let all = RunResults { workloads: all, ..RunResults::default() };
         let found = figures(&all, None, true);
         let of = |name: &str| found.iter().find(|figure| figure.name == name).expect("a figure");
         assert!((of("reads_saved.alone.dear").value - 20.0).abs() < 0.1);
@@ -185,5 +249,28 @@ pub(super) mod tests {
         assert_eq!(found.iter().position(Figure::is_short), Some(2));
         // A quick run has no verdict.
         assert!(figures(&all, None, false).iter().all(|figure| !figure.is_short()));
+    }
+
+    #[test]
+    fn targets_are_for_the_size_of_the_paper() {
+        let program = &super::super::PROGRAMS[0];
+        let small = workload(&[program], |_| 1.0);
+        let large = Workload { blocks: 1024, ..small.clone() };
+        let found = RunResults { workloads: vec![small, large], ..RunResults::default() };
+        assert_eq!(found.sizes(), [BLOCKS, 1024]);
+        let figures = figures(&found, None, true);
+        let target = |name: &str| figures.iter().find(|figure| figure.name == name).expect("a figure").target;
+        assert_eq!(target("reads_saved.alone.dear"), Some(23.0));
+        assert_eq!(target("reads_saved.alone.blocks1024.dear"), None);
+    }
+
+    #[test]
+    fn ranges_are_those_of_executions() {
+        let mut one = workload(&[&super::super::PROGRAMS[0]], |_| 1.0);
+        for (index, execution) in one.lanes[0].1.iter_mut().enumerate() {
+            execution.block_reads = 10 * (index as u64 + 1);
+        }
+        assert_eq!(one.range(BASE, |one| one.block_reads as f64), (10.0, 30.0));
+        assert!(one.range("none", |one| one.block_reads as f64).0.is_nan());
     }
 }

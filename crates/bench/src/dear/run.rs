@@ -1,17 +1,20 @@
 //! Runs a plan: makes the image once, then does every execution in turn.
 //!
-//! Owns: the order of steps. For each program the lanes take turns, alternately forwards and backwards. The first
-//! execution of a program is recorded and not measured: it loads the programs' own files into memory. The output and
-//! files of all later executions are compared with those of the first.
+//! Owns: the order of steps. For each program and size of the cache the lanes take turns, alternately forwards and
+//! backwards. The first execution of a program is recorded and not measured: it loads the programs' own files into
+//! memory. The output and files of all later executions are compared with those of the first. A program whose blocks
+//! all fit into a cache does not run with it: every policy reads each block once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::execute::{Execution, Order, Place, compare};
+use super::image::{self, DISK_BYTES};
+use super::replay::{Known, ReplayAgreement};
 use super::report::report;
-use super::results::Workload;
-use super::{BASE, LANES, Lane, PAGES, Plan, Program, cost, image, name_of, replay};
+use super::results::{FittingProgram, RunResults, Workload, mean};
+use super::{BASE, BLOCKS, LANES, Lane, Plan, Program, cost, name_of, replay};
 use crate::disk::{SharedClock, Timekeeping};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
@@ -19,8 +22,11 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use crate::{Error, Report, machine, sys};
 
-/// The memory of the page cache's group in addition to the largest resident size of the program. *Units*: bytes.
-const PAGES_BYTES: u64 = 6 << 20;
+/// The largest accepted difference between the counts of executions and those of a replay, as a share. The recorded
+/// execution itself has to be equal.
+const ACCEPTED: f64 = 0.02;
+/// The lane of the recorded execution in a list of agreements.
+const RECORD: &str = "record";
 
 /// Runs a plan; `programs.worker` has to call [`serve`](super::serve).
 ///
@@ -41,8 +47,8 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     }
     let result = run_all(plan, programs, folder, progress);
     guardian.finish();
-    let (workloads, cost) = result?;
-    Ok(report(plan, workloads, cost, began.elapsed()))
+    let (found, cost) = result?;
+    Ok(report(plan, &found, cost, began.elapsed()))
 }
 
 fn run_all(
@@ -50,68 +56,180 @@ fn run_all(
     programs: &Programs,
     folder: PathBuf,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(Vec<Workload>, cost::Cost), Error> {
-    let each = plan.executions * plan.lanes.len() + 1;
-    let of = (plan.workloads.len() * each + 2) as u64;
-    let mut done = 0;
+) -> Result<(RunResults, cost::Cost), Error> {
+    let of = steps_of(plan);
+    let mut done = 0_u64;
     let mut step = |what: String| {
-        progress(&Progress { done, of, what });
+        progress(&Progress { done: done.min(of), of, what });
         done += 1;
     };
     let clock = Arc::new(SharedClock::create(&folder.join("clock"))?);
     let image = folder.join("image");
-    let place = Place { folder, image, clock, mounted: &*programs.worker, next: 0 };
-    let mut all: Vec<&'static Program> = plan.workloads.iter().flatten().copied().collect();
-    all.sort_by_key(|program| super::PROGRAMS.iter().position(|other| other.name == program.name));
-    all.dedup_by_key(|program| program.name);
-    step("making inputs".to_owned());
-    image::make(&place.shown(), &place.image, &all)?;
-    let mut place = place;
-    let mut workloads = Vec::new();
-    for programs in &plan.workloads {
-        workloads.push(run_workload(plan, programs, &mut place, &mut step)?);
+    let mut place = Place { folder, image, disk_bytes: 0, clock, mounted: &*programs.worker, next: 0 };
+    let mut found = RunResults::default();
+    // The programs for a large cache have an image of their own, because each execution copies the whole image.
+    for (is_large, disk_bytes) in [false, true].into_iter().zip(DISK_BYTES) {
+        let some: Vec<&Vec<&'static Program>> =
+            plan.workloads.iter().filter(|programs| is_for_large(programs) == is_large).collect();
+        if some.is_empty() {
+            continue;
+        }
+        let mut all: Vec<&'static Program> = some.iter().flat_map(|programs| programs.iter().copied()).collect();
+        all.sort_by_key(|program| Program::all().position(|other| other.name == program.name));
+        all.dedup_by_key(|program| program.name);
+        step(format!("making inputs of {}", name_of(&all)));
+        place.disk_bytes = disk_bytes;
+        image::make(&place.shown(), &place.image, disk_bytes, &all)?;
+        for programs in some {
+            run_programs(plan, programs, &mut place, &mut found, &mut step)?;
+        }
+        std::fs::remove_file(&place.image).map_err(|error| Error::failed(place.image.display(), error))?;
     }
     step("what a hit costs".to_owned());
     let cost = cost::cost(&place.folder)?;
-    Ok((workloads, cost))
+    Ok((found, cost))
 }
 
-fn run_workload(
+/// Whether programs are for a large cache.
+fn is_for_large(programs: &[&Program]) -> bool {
+    programs.iter().any(|program| program.blocks > BLOCKS)
+}
+
+/// The number of steps of a plan, if no program fits into a cache.
+fn steps_of(plan: &Plan) -> u64 {
+    let of = |programs: &Vec<&Program>| {
+        let sizes = sizes_for(plan, programs);
+        let executions: usize = sizes.iter().map(|blocks| plan.lanes_at(*blocks).len() * plan.executions).sum();
+        executions + 1
+    };
+    (plan.workloads.iter().map(of).sum::<usize>() + 3) as u64
+}
+
+/// The sizes of the cache for which the inputs of programs are large enough.
+fn sizes_for(plan: &Plan, programs: &[&Program]) -> Vec<u64> {
+    let least = programs.iter().map(|program| program.blocks).max().unwrap_or(BLOCKS);
+    // Sizes below the paper's are for its programs, too.
+    plan.sizes.iter().copied().filter(|blocks| *blocks >= least || least <= BLOCKS).collect()
+}
+
+/// Records programs, and runs them at each size into which they do not fit.
+fn run_programs(
     plan: &Plan,
     programs: &[&'static Program],
     place: &mut Place<'_>,
+    found: &mut RunResults,
+    step: &mut dyn FnMut(String),
+) -> Result<(), Error> {
+    let sizes = sizes_for(plan, programs);
+    let Some(&first_blocks) = sizes.first() else { return Ok(()) };
+    step(format!("{}: recording", name_of(programs)));
+    // The streams are the same as those of the lane `dear`.
+    let recording = Lane { by_session: true, ..LANES[0] };
+    let path = place.folder.join("record");
+    let (time, record) = (Timekeeping::Virtual, Some(path.clone()));
+    let first = place.execute(&Order { programs, lane: &recording, blocks: first_blocks, time, record })?;
+    let record = replay::read(&path)?;
+    std::fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
+    for blocks in sizes {
+        let distinct = record.distinct();
+        if distinct <= blocks {
+            found.fitting.push(FittingProgram { name: name_of(programs), distinct, blocks });
+            continue;
+        }
+        let lanes = plan.lanes_at(blocks);
+        let mut policies: Vec<&str> = lanes.iter().filter_map(|lane| lane.policy).collect();
+        policies.dedup();
+        // Programs together never refer to blocks in the same order again.
+        let known = (programs.len() == 1).then(|| replay::know(&record, &policies, blocks));
+        let mut workload = run_workload(plan, programs, (blocks, lanes), place, &first, step)?;
+        if let Some(known) = known {
+            workload.agreements = agreements(&workload, &known, (blocks == first_blocks).then_some(&first));
+            workload.known = Some(known);
+        }
+        found.workloads.push(workload);
+    }
+    Ok(())
+}
+
+/// Runs programs in turns under all lanes of a size.
+fn run_workload(
+    plan: &Plan,
+    programs: &[&'static Program],
+    (blocks, lanes): (u64, Vec<Lane>),
+    place: &mut Place<'_>,
+    first: &Execution,
     step: &mut dyn FnMut(String),
 ) -> Result<Workload, Error> {
     let name = name_of(programs);
-    let is_alone = programs.len() == 1;
-    let time = if is_alone { Timekeeping::Virtual } else { Timekeeping::Real { speed: plan.speed } };
-    step(format!("{name}: recording"));
-    // The streams are the same as those of the lane `dear`.
-    let recording = Lane { by_session: true, ..LANES[0] };
-    let record = is_alone.then(|| place.folder.join("record"));
-    let virtually = Order { programs, lane: &recording, time: Timekeeping::Virtual, record, memory_bytes: None };
-    let first = place.execute(&virtually)?;
-    let known = match &virtually.record {
-        Some(path) => {
-            let mut policies: Vec<&str> = plan.lanes.iter().filter_map(|lane| lane.policy).collect();
-            policies.dedup();
-            let references = replay::read(path)?;
-            std::fs::remove_file(path).map_err(|error| Error::failed(path.display(), error))?;
-            Some(replay::know(&references, &policies))
-        }
-        None => None,
-    };
-    let mut lanes: Vec<(Lane, Vec<Execution>)> = plan.lanes.iter().map(|lane| (*lane, Vec::new())).collect();
+    let time = if programs.len() == 1 { Timekeeping::Virtual } else { Timekeeping::Real { speed: plan.speed } };
+    let mut lanes: Vec<(Lane, Vec<Execution>)> = lanes.into_iter().map(|lane| (lane, Vec::new())).collect();
     for execution in 0..plan.executions {
         for index in order(lanes.len(), execution) {
             let lane = lanes[index].0;
-            step(format!("{name} under {}, {} of {}", lane.name, execution + 1, plan.executions));
-            let memory_bytes = (lane.name == PAGES).then_some(first.resident_bytes + PAGES_BYTES);
-            let found = place.execute(&Order { programs, lane: &lane, time, record: None, memory_bytes })?;
-            compare(&first, &found, programs, lane.name)?;
+            step(format!("{name} under {} of {blocks} blocks, {} of {}", lane.name, execution + 1, plan.executions));
+            let found = place.execute(&Order { programs, lane: &lane, blocks, time, record: None })?;
+            compare(first, &found, programs, lane.name)?;
             lanes[index].1.push(found);
         }
     }
     debug_assert_eq!(lanes[0].0.name, BASE);
-    Ok(Workload { programs: programs.to_vec(), lanes, known })
+    Ok(Workload { programs: programs.to_vec(), blocks, lanes, known: None, agreements: Vec::new() })
+}
+
+/// The counts of replays beside those of executions; `recorded` is the execution that was recorded at this size.
+fn agreements(workload: &Workload, known: &Known, recorded: Option<&Execution>) -> Vec<ReplayAgreement> {
+    let mut all = Vec::new();
+    if let Some(recorded) = recorded {
+        let live = (recorded.cache.misses as f64, recorded.block_reads as f64);
+        let replayed = (known.lru.misses, known.lru.reads);
+        all.push(ReplayAgreement { lane: RECORD.to_owned(), replayed, live, accepted: 0.0 });
+    }
+    for (lane, executions) in workload.lanes.iter().filter(|lane| lane.0.is_replayed()) {
+        let counts = known.policies.iter().find(|entry| Some(entry.0.as_str()) == lane.policy);
+        let Some((_, counts)) = counts else { continue };
+        let live_misses = mean(executions.iter().map(|one| one.cache.misses as f64));
+        let live = (live_misses, mean(executions.iter().map(|one| one.block_reads as f64)));
+        let replayed = (counts.misses, counts.reads);
+        all.push(ReplayAgreement { lane: lane.name.to_owned(), replayed, live, accepted: ACCEPTED });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replay::Counts;
+    use super::super::results::tests::workload;
+    use super::super::{LARGE_BLOCKS, LARGE_PROGRAMS, Options, PROGRAMS};
+    use super::*;
+
+    #[test]
+    fn replays_that_disagree_with_executions_are_found() {
+        let counts = Counts { references: 5000, misses: 1000, reads: 1000 };
+        let known = Known { lru: counts, policies: vec![("lru".to_owned(), counts)], ..Known::default() };
+        let mut live = workload(&[&PROGRAMS[3]], |_| 1.0);
+        for (_, executions) in &mut live.lanes {
+            executions.iter_mut().for_each(|one| one.cache.misses = 1000);
+        }
+        let recorded = live.lane(BASE)[0].clone();
+        let lanes = |all: &[ReplayAgreement]| all.iter().map(|one| (one.lane.clone(), one.holds())).collect::<Vec<_>>();
+        let found = agreements(&live, &known, Some(&recorded));
+        let expected = ["record", "lru", "lru-again"].map(|lane| (lane.to_owned(), true));
+        assert_eq!(lanes(&found), expected);
+        // The recorded execution has to be equal; the others may differ by 2 %.
+        let off = Execution { block_reads: 1001, ..recorded };
+        assert_eq!(lanes(&agreements(&live, &known, Some(&off)))[0], ("record".to_owned(), false));
+        live.lanes[1].1.iter_mut().for_each(|one| one.block_reads = 1021);
+        let found = lanes(&agreements(&live, &known, None));
+        assert_eq!(found, [("lru".to_owned(), true), ("lru-again".to_owned(), false)]);
+    }
+
+    #[test]
+    fn programs_run_at_sizes_for_which_they_are_large_enough() {
+        let only = vec!["sort".to_owned()];
+        let plan = Plan::new(Options { only, blocks: vec![600, 4096, LARGE_BLOCKS], ..Options::default() }).unwrap();
+        assert_eq!(sizes_for(&plan, &[&PROGRAMS[2]]), [600, 4096, LARGE_BLOCKS]);
+        assert_eq!(sizes_for(&plan, &[&LARGE_PROGRAMS[0]]), [LARGE_BLOCKS]);
+        // Eleven lanes at the first size and seven at the others, three times, and three steps of the run.
+        assert_eq!(steps_of(&plan), (11 + 7 + 7) * 3 + 1 + 3);
+    }
 }

@@ -1,21 +1,21 @@
-//! The report as text: the figures of the run, figures 7 and 8 of the paper as tables, sensitivity, and the meaning of
-//! the columns.
+//! The report as text: the conditions and figures of the run, figures 7 and 8 of the paper as tables, sensitivity, and
+//! the meaning of the columns.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::cost::Cost;
 use super::execute::{Execution, MODEL};
-use super::replay::Varied;
-use super::results::{Workload, saved};
-use super::{BASE, BLOCKS, Plan};
+use super::replay::{ReplayAgreement, Varied};
+use super::results::{RunResults, Workload, saved};
+use super::{BASE, BLOCK_BYTES, BLOCKS, PAGES, PAGES_AHEAD, Plan, parts};
 use crate::{Figure, machine};
 
 /// The paper's averages for 6 MB: for single programs, and for several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
                     together 12 % (20 %) and 8 % (18 %)";
 
-const LEGEND: [(&str, &str); 7] = [
+const LEGEND: [(&str, &str); 8] = [
     ("block reads", "blocks of 8 KiB that the cache read; of the page cache: bytes read by 8 KiB"),
     ("requests", "requests to the block device by the kernel's count, reads and writes"),
     ("stall", "the time that the modelled disk was busy until the last program ended"),
@@ -23,29 +23,19 @@ const LEGEND: [(&str, &str); 7] = [
     ("cache system", "the cache process in the kernel: FUSE, the file system below, driver"),
     ("cache user", "the cache process in itself; policy is the replacement's part, measured by a replay"),
     ("late", "disk time after the end for what was still to be written; in no other column"),
+    ("+- %", "half of the difference between the greatest and the least execution, in % of the mean"),
 ];
 
 /// Writes the whole report.
-pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[Figure], took: Duration) -> String {
+pub(super) fn text(plan: &Plan, found: &RunResults, cost: &Cost, figures: &[Figure], took: Duration) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "bench cache --seed dear: {}", machine::describe());
-    let _ = writeln!(
-        text,
-        "{BLOCKS} blocks of 8 KiB for the policy, no readahead; disk {MODEL}; {} execution(s) each; took {:.0} s",
-        plan.executions,
-        took.as_secs_f64()
-    );
-    let _ = writeln!(
-        text,
-        "programs alone on a virtual clock, which neighbours on the machine do not change; mixes and the costs of a hit in real\n\
-         time (the disk {} times faster), which they do: compare within this run, and see the load above",
-        plan.speed
-    );
+    conditions(&mut text, plan, took);
     for line in &plan.not_run {
         let _ = writeln!(text, "{line}");
     }
     if !plan.is_judged {
-        let _ = writeln!(text, "no verdict on savings: that takes every program and mix, three times");
+        let _ =
+            writeln!(text, "no verdict on savings: that takes every program and mix, three times, at {BLOCKS} blocks");
     }
     let _ = writeln!(
         text,
@@ -55,21 +45,17 @@ pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[
         text.push_str(&figure.line(34, 3));
     }
     let _ = writeln!(text, "  {} pairs for each cost", cost.pairs);
-    for (is_alone, when) in [(true, "alone, virtual clock"), (false, "together, real time")] {
-        let some: Vec<&Workload> = workloads.iter().filter(|workload| workload.is_alone() == is_alone).collect();
-        if some.is_empty() {
-            continue;
+    for blocks in found.sizes() {
+        size(&mut text, plan, blocks, &found.at(blocks));
+    }
+    if !found.fitting.is_empty() {
+        let _ = writeln!(text, "\nWhat fits into the cache: every policy reads each block once, so nothing ran");
+        for one in &found.fitting {
+            let _ = writeln!(text, "  {:16} {} blocks of {}", one.name, one.distinct, one.blocks);
         }
-        table(&mut text, plan, &some, &format!("Block reads, {when} (figure 7)"), 0, &|one| one.block_reads as f64);
-        table(&mut text, plan, &some, &format!("Device requests, {when}"), 0, &|one| one.device_requests as f64);
-        table(&mut text, plan, &some, &format!("Response time in s, {when} (figure 7)"), 2, &Execution::response_s);
     }
-    let alone: Vec<&Workload> = workloads.iter().filter(|workload| workload.is_alone()).collect();
-    if !alone.is_empty() {
-        beside_the_seed(&mut text, &alone);
-        decomposition(&mut text, plan, &alone);
-    }
-    for workload in workloads {
+    agreement(&mut text, found);
+    for workload in &found.workloads {
         sensitivity(&mut text, workload);
     }
     let _ = writeln!(text, "\nColumns");
@@ -79,27 +65,82 @@ pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[
     text
 }
 
+/// Writes the machine and the conditions of the run.
+fn conditions(text: &mut String, plan: &Plan, took: Duration) {
+    let _ = writeln!(text, "bench cache --seed dear: {}", machine::describe());
+    for excuse in &plan.options.excused {
+        let _ = writeln!(text, "RUN ANYWAY (--anyway): {excuse}");
+    }
+    let sizes: Vec<String> =
+        plan.sizes.iter().map(|blocks| format!("{blocks} ({} MiB)", (blocks * BLOCK_BYTES) >> 20)).collect();
+    let _ = writeln!(
+        text,
+        "{} blocks of 8 KiB for the policy, no readahead; disk {MODEL}; {} execution(s) each; took {:.0} s",
+        sizes.join(" and "),
+        plan.executions,
+        took.as_secs_f64()
+    );
+    let _ = writeln!(
+        text,
+        "{PAGES}: the kernel's page cache with as many bytes as these blocks, without readahead (it reads pages of 4 KiB);\n\
+         {PAGES_AHEAD}: the same with the kernel's readahead of 128 KiB, which the policies do not have"
+    );
+    let _ = writeln!(
+        text,
+        "programs alone on a virtual clock, which neighbours on the machine do not change; mixes and the costs of a hit in real\n\
+         time (the disk {} times faster), which they do: compare within this run, and see the load above",
+        plan.speed
+    );
+}
+
+/// Writes the tables of one size of the cache.
+fn size(text: &mut String, plan: &Plan, blocks: u64, workloads: &[&Workload]) {
+    let at = if plan.sizes.len() > 1 { format!(", {blocks} blocks") } else { String::new() };
+    for (is_alone, when) in [(true, "alone, virtual clock"), (false, "together, real time")] {
+        let some: Vec<&Workload> =
+            workloads.iter().copied().filter(|workload| workload.is_alone() == is_alone).collect();
+        if some.is_empty() {
+            continue;
+        }
+        table(text, &some, &format!("Block reads, {when}{at} (figure 7)"), 0, &|one| one.block_reads as f64);
+        table(text, &some, &format!("Device requests, {when}{at}"), 0, &|one| one.device_requests as f64);
+        table(text, &some, &format!("Response time in s, {when}{at} (figure 7)"), 2, &Execution::response_s);
+    }
+    let alone: Vec<&Workload> = workloads.iter().copied().filter(|workload| workload.is_alone()).collect();
+    if blocks == BLOCKS && !alone.is_empty() {
+        beside_the_seed(text, &alone);
+    }
+    if !alone.is_empty() {
+        parts::decomposition(text, &alone);
+    }
+    parts::disk_work(text, workloads);
+    if !alone.is_empty() {
+        parts::reasons(text, &alone);
+    }
+    parts::page_memory(text, plan, workloads);
+}
+
 /// Writes a table with one row per program and one column per lane.
-fn table(
-    text: &mut String,
-    plan: &Plan,
-    workloads: &[&Workload],
-    title: &str,
-    digits: usize,
-    of: &dyn Fn(&Execution) -> f64,
-) {
+fn table(text: &mut String, workloads: &[&Workload], title: &str, digits: usize, of: &dyn Fn(&Execution) -> f64) {
+    let Some(first) = workloads.first() else { return };
+    let lanes = &first.lanes;
     let _ = write!(text, "\n{title}\n  {:16}", "");
-    for lane in &plan.lanes {
+    for (lane, _) in lanes {
         let _ = write!(text, " {:>10}", lane.name);
     }
     for workload in workloads {
         let _ = write!(text, "\n  {:16}", workload.name());
-        for lane in &plan.lanes {
+        for (lane, _) in lanes {
             let _ = write!(text, " {:>10.digits$}", workload.mean(lane.name, of));
+        }
+        let _ = write!(text, "\n  {:16}", "  +- %");
+        for (lane, _) in lanes {
+            let (least, greatest) = workload.range(lane.name, of);
+            let _ = write!(text, " {:>10.1}", 50.0 * (greatest - least) / workload.mean(lane.name, of));
         }
         let _ = write!(text, "\n  {:16}", "  saved %");
         let base = workload.mean(BASE, of);
-        for lane in &plan.lanes {
+        for (lane, _) in lanes {
             let _ = write!(text, " {:>10.1}", saved(base, workload.mean(lane.name, of)));
         }
     }
@@ -120,111 +161,152 @@ fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
     }
 }
 
-/// Writes the parts of the response time, which figure 8 of the paper shows.
-fn decomposition(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
-    let _ = writeln!(text, "\nResponse time in its parts, in s (figure 8)");
+/// Writes whether the replays, from which the last tables come, have the counts of the executions.
+fn agreement(text: &mut String, found: &RunResults) {
+    let all: Vec<(&Workload, &ReplayAgreement)> =
+        found.workloads.iter().flat_map(|one| one.agreements.iter().map(move |agreement| (one, agreement))).collect();
+    if all.is_empty() {
+        return;
+    }
+    let differ: Vec<_> = all.iter().filter(|entry| !entry.1.holds()).collect();
     let _ = writeln!(
         text,
-        "  {:10} {:10} {:>9} {:>9} {:>8} {:>8} {:>13} {:>11} {:>8} {:>8}",
-        "", "", "response", "stall", "user", "system", "cache system", "cache user", "policy", "late"
+        "\nReplays of the recorded references, beside executions of the same policy and size: {} of {} differ",
+        differ.len(),
+        all.len()
     );
-    for workload in workloads {
-        for lane in &plan.lanes {
-            let of = |part: fn(&Execution) -> f64| workload.mean(lane.name, part);
-            let references = of(|one| (one.cache.hits + one.cache.misses) as f64);
-            let us = workload.known.as_ref().and_then(|known| {
-                known.policy_us.iter().find(|entry| Some(entry.0.as_str()) == lane.policy).map(|entry| entry.1)
-            });
-            let policy = us.map_or("-".to_owned(), |us| format!("{:.4}", us * references / 1e6));
-            let _ = writeln!(
-                text,
-                "  {:10} {:10} {:>9.2} {:>9.2} {:>8.3} {:>8.3} {:>13.3} {:>11.3} {policy:>8} {:>8.2}",
-                workload.name(),
-                lane.name,
-                of(Execution::response_s),
-                of(|one| one.stall_s),
-                of(|one| one.user_s),
-                of(|one| one.system_s),
-                of(|one| one.cache_system_s),
-                of(|one| one.cache_user_s),
-                of(|one| one.late_s)
-            );
-        }
+    let _ = writeln!(
+        text,
+        "  the recorded execution has to be equal, the means of others may differ by 2 %; adaptive and dear-files have other\n\
+         \x20 streams than the record, which is of one stream for each program"
+    );
+    for (workload, agreement) in differ {
+        let _ = writeln!(
+            text,
+            "  {} under {} of {} blocks DIFFERS: {} misses and {} reads in the replay, {:.0} and {:.0} live",
+            workload.name(),
+            agreement.lane,
+            workload.blocks,
+            agreement.replayed.0,
+            agreement.replayed.1,
+            agreement.live.0,
+            agreement.live.1
+        );
     }
 }
 
-/// Writes the replays of the recorded references with one parameter changed. Their times are computed from the run with
-/// 6 MB.
+/// Writes the replays of the recorded references with one parameter changed. They have no times: a read that continues
+/// the last one takes a fraction of the time of another, and a replay does not know which reads these are.
 fn sensitivity(text: &mut String, workload: &Workload) {
     let Some(known) = &workload.known else { return };
-    let live = workload.mean(BASE, |one| one.cache.misses as f64);
+    let live = (workload.mean(BASE, |one| one.cache.misses as f64), workload.mean(BASE, |one| one.block_reads as f64));
     let _ = writeln!(
         text,
-        "\n{}: {} references of {} blocks; LRU misses {} in the replay and {live:.0} live, MIN {} (reads {} and {})",
+        "\n{}, {} blocks: {} references of {} blocks; LRU misses {} in the replay and {:.0} live (reads {} and {:.0}), MIN \
+         misses {} (reads {})",
         workload.name(),
+        workload.blocks,
         known.lru.references,
         known.distinct,
         known.lru.misses,
-        known.min.misses,
+        live.0,
         known.lru.reads,
+        live.1,
+        known.min.misses,
         known.min.reads
     );
     for of_parameter in known.sensitivity.chunk_by(|left, right| left.parameter == right.parameter) {
         let parameter = of_parameter[0].parameter;
         let _ = write!(text, "  {parameter:9}");
         for of_value in of_parameter.chunk_by(|left, right| left.value == right.value) {
-            let unit = if parameter == "size" { " MB" } else { "" };
-            let each: Vec<String> = of_value.iter().map(|varied| computed(workload, varied)).collect();
-            let _ = write!(text, " {}{unit}: {};", of_value[0].value, each.join(", "));
+            let value = match parameter {
+                "size" => format!("{} MiB", (of_value[0].value * BLOCK_BYTES) >> 20),
+                _ => of_value[0].value.to_string(),
+            };
+            let reads = |varied: &Varied| format!("{} {} reads", varied.policy, varied.counts.reads);
+            let each: Vec<String> = of_value.iter().map(reads).collect();
+            let _ = write!(text, " {value}: {};", each.join(", "));
         }
         text.push('\n');
     }
 }
 
-/// The reads of a replay, and its computed time.
-fn computed(workload: &Workload, varied: &Varied) -> String {
-    let of = |part: fn(&Execution) -> f64| workload.mean(varied.policy, part);
-    let processor_s = of(|one| one.response_s() - one.stall_s);
-    let read_s = of(|one| one.stall_s) / of(|one| one.block_reads.max(1) as f64);
-    let seconds = processor_s + read_s * varied.counts.reads as f64;
-    format!("{} {} reads {seconds:.2} s", varied.policy, varied.counts.reads)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::replay::{Counts, Known};
     use super::super::results::tests::workload;
-    use super::super::{Options, PAGES, PROGRAMS, results};
+    use super::super::results::{self, FittingProgram};
+    use super::super::{Options, PROGRAMS};
     use super::*;
     use crate::statistics::estimate;
 
-    #[test]
-    fn what_is_short_is_said_and_a_look_has_no_verdict() {
-        let options = Options { quick: false, only: vec!["sort".to_owned()], executions: None, speed: None };
-        let mut plan = Plan::new(options).unwrap();
+    fn plan() -> Plan {
+        let mut plan = Plan::new(Options { only: vec!["sort".to_owned()], ..Options::default() }).unwrap();
         plan.is_judged = true;
-        let cost = Cost {
+        plan
+    }
+
+    fn cost() -> Cost {
+        Cost {
             hit_us: vec![("lru", estimate(&[3.0]))],
             above_hits_us: vec![("dear", estimate(&[0.1]))],
             above_misses_us: vec![("dear", estimate(&[0.2]))],
             pairs: 10,
             through_fuse: Vec::new(),
-        };
+        }
+    }
+
+    fn said(plan: &Plan, found: &RunResults) -> String {
+        text(plan, found, &cost(), &[], Duration::from_secs(1))
+    }
+
+    #[test]
+    fn what_is_short_is_said_and_a_look_has_no_verdict() {
+        let plan = plan();
         let sort = PROGRAMS.iter().find(|program| program.name == "sort").unwrap();
         let share = |lane: &str| match lane {
             "dear" => 0.9,
             "adaptive" => 0.3,
             _ => 0.5,
         };
-        let all = [workload(&[sort], share)];
-        let figures = results::figures(&all, Some(&cost), true);
-        let said = text(&plan, &all, &cost, &figures, Duration::from_secs(1));
+        let found = RunResults { workloads: vec![workload(&[sort], share)], ..RunResults::default() };
+        let figures = results::figures(&found, Some(&cost()), true);
+        let said = text(&plan, &found, &cost(), &figures, Duration::from_secs(1));
         let of = |name: &str| said.lines().find(|line| line.trim_start().starts_with(name)).expect("a line").to_owned();
         assert!(of("reads_saved.alone.dear ").ends_with("target 23  SHORT"), "{said}");
         assert!(of("hit_us.lru").ends_with("target at most 2  SHORT"), "{said}");
         assert!(!of("reads_saved.alone.adaptive").contains("SHORT"), "{said}");
-        assert!(said.contains(PAGES) && said.contains("13.60 / 16.59 s = 0.82"), "{said}");
+        assert!(said.contains(PAGES_AHEAD) && said.contains("13.60 / 16.59 s = 0.82"), "{said}");
+        assert!(!said.contains("--anyway") && !said.contains("What fits"), "{said}");
         let figures: Vec<Figure> = figures.into_iter().map(|figure| figure.judged(false)).collect();
-        let look = text(&plan, &all, &cost, &figures, Duration::from_secs(1));
+        let look = text(&plan, &found, &cost(), &figures, Duration::from_secs(1));
         assert!(!look.contains("SHORT") && look.contains("(no verdict)"), "{look}");
+    }
+
+    #[test]
+    fn excuses_and_programs_that_fit_are_said() {
+        let mut plan = plan();
+        plan.options.excused = vec!["the load is 3.12".to_owned()];
+        let fitting = vec![FittingProgram { name: "ld".to_owned(), distinct: 2463, blocks: 65_536 }];
+        let said = said(&plan, &RunResults { fitting, ..RunResults::default() });
+        assert!(said.contains("RUN ANYWAY (--anyway): the load is 3.12\n"), "{said}");
+        assert!(said.contains("  ld               2463 blocks of 65536\n"), "{said}");
+        assert!(said.contains("768 (6 MiB) and 65536 (512 MiB) blocks"), "{said}");
+    }
+
+    #[test]
+    fn replays_that_differ_are_named() {
+        let mut one = workload(&[&PROGRAMS[3]], |_| 1.0);
+        let counts = Counts { references: 5932, misses: 3803, reads: 2673 };
+        one.known = Some(Known { lru: counts, ..Known::default() });
+        let agreement = |live| ReplayAgreement { lane: "lru".to_owned(), replayed: (3803, 2673), live, accepted: 0.02 };
+        one.agreements = vec![agreement((3803.0, 2673.0))];
+        let found = |one: &Workload| RunResults { workloads: vec![one.clone()], ..RunResults::default() };
+        let good = said(&plan(), &found(&one));
+        assert!(good.contains("0 of 1 differ") && !good.contains("DIFFERS") && found(&one).agrees(), "{good}");
+        one.agreements.push(agreement((2665.0, 1535.0)));
+        let bad = said(&plan(), &found(&one));
+        let line = "ld under lru of 768 blocks DIFFERS: 3803 misses and 2673 reads in the replay, 2665 and 1535 live";
+        assert!(bad.contains(line) && bad.contains("1 of 2 differ") && !found(&one).agrees(), "{bad}");
     }
 }

@@ -62,6 +62,12 @@ pub struct DiskCounts {
     pub served: u64,
     /// The number of operations that moved the modelled disk's arm.
     pub seeks: u64,
+    /// The part of `busy_us` for moving the arm.
+    pub seek_us: u64,
+    /// The part of `busy_us` for waiting until the platter has turned to the first sector.
+    pub rotation_us: u64,
+    /// The part of `busy_us` for moving bytes.
+    pub transfer_us: u64,
 }
 
 impl DiskCounts {
@@ -76,6 +82,9 @@ impl DiskCounts {
             busy_us: self.busy_us.saturating_sub(earlier.busy_us),
             served: self.served.saturating_sub(earlier.served),
             seeks: self.seeks.saturating_sub(earlier.seeks),
+            seek_us: self.seek_us.saturating_sub(earlier.seek_us),
+            rotation_us: self.rotation_us.saturating_sub(earlier.rotation_us),
+            transfer_us: self.transfer_us.saturating_sub(earlier.transfer_us),
         }
     }
 
@@ -90,6 +99,9 @@ impl DiskCounts {
             busy_us: sum.busy_us + one.busy_us,
             served: sum.served + one.served,
             seeks: sum.seeks + one.seeks,
+            seek_us: sum.seek_us + one.seek_us,
+            rotation_us: sum.rotation_us + one.rotation_us,
+            transfer_us: sum.transfer_us + one.transfer_us,
         })
     }
 }
@@ -165,6 +177,8 @@ impl MeasuredDisk {
             if figures.device == "model" {
                 let value = |name| figures.values.iter().find(|entry| entry.0 == name).map_or(0, |entry| entry.1);
                 (counts.busy_us, counts.served, counts.seeks) = (value("busy_us"), value("operations"), value("seeks"));
+                (counts.seek_us, counts.rotation_us) = (value("seek_us"), value("rotation_us"));
+                counts.transfer_us = value("transfer_us");
             }
         }
         counts

@@ -199,6 +199,23 @@ async fn sequential_stream_is_read_ahead_outside_the_policy() {
 }
 
 #[tokio::test]
+async fn drops_are_recorded_among_references() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::WriteThrough));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (of_references, of_drops) = (seen.clone(), seen.clone());
+    cache.record(Some(Box::new(move |reference| of_references.lock().unwrap().push(reference.id..reference.id + 1))));
+    cache.record_drops(Some(Box::new(move |ids| of_drops.lock().unwrap().push(ids))));
+    get(&cache, file, 5).await.unwrap();
+    cache.invalidate(file, 4 * 8192, 16384);
+    get(&cache, file, 5).await.unwrap();
+    cache.cut(file, 2 * 8192);
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert_eq!(seen, [5..6, 4..6, 5..6, 2..1 << 36]);
+    assert_eq!(cache.stats().misses, 2, "what was invalidated is read again");
+}
+
+#[tokio::test]
 async fn pinned_bytes_stay_as_they_were_and_cost_no_copy() {
     let gate = Gate::new(64 << 20);
     for mode in [Mode::WriteThrough, Mode::WriteBack] {

@@ -40,8 +40,10 @@ pub enum BenchCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look, in two minutes:
     nectary bench cache --seed dear --quick
-  All of it, alone and together:
+  All of it, alone and together, at two sizes, on a quiet machine:
     nectary bench cache --seed dear --json dear.json --write docs/results
+  Under the conditions of the paper alone:
+    nectary bench cache --seed dear --blocks 768
   One program and one mix, once each:
     nectary bench cache --seed dear --only sort --only cscope+sort \\
       --executions 1", after_help = exit::HELP)]
@@ -194,7 +196,7 @@ pub struct BenchStoreArguments {
 /// The seeds' programs.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum SeedPrograms {
-    /// 6 MB of cache, blocks of 8 KB; cscope, glimpse, sort, ld, cpp, gnuplot and PostgreSQL
+    /// 6 MB of cache, blocks of 8 KB: cscope, glimpse, sort, ld, cpp, gnuplot and PostgreSQL; 512 MiB: grep and SQLite
     Dear,
 }
 
@@ -210,6 +212,9 @@ pub struct BenchCacheArguments {
     /// Only this program or mix, for example sort or cscope+sort; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
+    /// Sizes of the cache in blocks of 8 KiB, for example 768,65536, which is the default; 768 with --quick
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub blocks: Vec<u64>,
     /// Executions of each program under each policy; 3 by default, or 1 with --quick
     #[arg(long, value_name = "N")]
     pub executions: Option<usize>,
@@ -222,9 +227,13 @@ pub struct BenchCacheArguments {
     /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, for example docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results; refused if the current
+    /// directory has changes that are in no commit, or if the load of the machine is above 0.5
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
+    /// Write the page also then; it says so
+    #[arg(long, requires = "write")]
+    pub anyway: bool,
 }
 
 /// The seeds' conditions.

@@ -45,6 +45,11 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
     refused.says("there is no program \"emacs\"").says("cscope+sort");
     scratch.run("bench cache --seed dear --executions 0").exits(2).says("1 at least");
     scratch.run("bench cache --seed dear --speed 0").exits(2);
+    scratch.run("bench cache --seed dear --blocks 768,100").exits(2).says("512 at least");
+    scratch.run("bench cache --seed dear --only scan --blocks 768").exits(2).says("caches of 65536 blocks");
+    scratch.run("bench cache --seed dear --anyway").exits(2).says("--write");
+    let nowhere = scratch.run_after("export GIT_DIR=/nowhere", "bench cache --seed dear --only sort --write kept");
+    nowhere.exits(1).says("the commit is unknown").says("--anyway");
     scratch.run("bench cache").exits(2);
 }
 

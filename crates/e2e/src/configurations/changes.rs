@@ -20,7 +20,7 @@ use crate::filled::Filled;
 use crate::guard::{self, Process};
 use crate::nectary::{Control, binary};
 use crate::restart::{start_with_listener, wait_for_control};
-use crate::wrk::{self, Load, Measured};
+use crate::load::wrk::{self, Load, Measured};
 
 /// The objects in the store.
 const OBJECTS: usize = 60;

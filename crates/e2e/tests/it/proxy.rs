@@ -8,7 +8,6 @@ mod faulty_calls;
 mod faulty_origin;
 mod faulty_store;
 mod full_store;
-mod half_open;
 mod idle_tunnels;
 mod npm;
 mod pressure;

@@ -1,6 +1,8 @@
 //! curl gets HTTP/2 and HTTP/1.1 over TLS, is sent there from http, and sees a new certificate without a restart; and
 //! who watches a proxy gets its state and its metrics.
 
+mod half_open;
+
 use anyhow::{Context, Result, bail};
 use nectary_e2e::filled::Filled;
 use nectary_e2e::guard::{self, find_program};

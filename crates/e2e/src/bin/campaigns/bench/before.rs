@@ -21,7 +21,7 @@ use nectary_e2e::origin::Origin;
 use nectary_e2e::ram::Donor;
 use nectary_e2e::report::Spread;
 use nectary_e2e::scratch::Scratch;
-use nectary_e2e::wrk::{self, Load};
+use nectary_e2e::load::wrk::{self, Load};
 
 use crate::rounds::{Lack, Problems};
 

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use nectary_e2e::bench;
 use nectary_e2e::guard::{self, Process, find_program};
-use nectary_e2e::h2load::{self, H2Load};
+use nectary_e2e::load::h2load::{self, H2Load};
 use nectary_e2e::nectary::certificates::Certificates;
 use nectary_e2e::nectary::{Nectary, ProxyCommand};
 use nectary_e2e::origin::Origin;

@@ -109,7 +109,7 @@ fn print(outcome: &Outcome) {
     );
     for (index, series) in outcome.series.iter().enumerate() {
         let rate = Spread::of(&series.rates());
-        let latency = |get: fn(&nectary_e2e::wrk::Measured) -> u64| {
+        let latency = |get: fn(&nectary_e2e::load::wrk::Measured) -> u64| {
             Spread::of(&series.measured.iter().map(|measured| get(measured) as f64).collect::<Vec<_>>()).median
         };
         let ratio = match index {
