@@ -390,7 +390,7 @@ async fn other_state_keeps_the_certificate_shown() {
     wait_for_tls(&proxy, "a.test", &authority).await;
     authority.book().check_at = None;
     let mut elsewhere = ordering_config(&authority, &from, &["a.test"]);
-    elsewhere.tls.acme.as_mut().expect("a table").state = Some(at(authority.folder.join("elsewhere")));
+    elsewhere.tls.acme.as_mut().expect("a table").value.state = Some(at(authority.folder.join("elsewhere")));
     proxy.reopener().reload(&Arc::new(elsewhere)).expect("a good file");
     until(|| authority.book().orders.len() == 2).await;
     assert!(tls(proxy.address, "a.test", &authority.ca(), &[HTTP]).await.is_ok(), "it has the certificate of before");

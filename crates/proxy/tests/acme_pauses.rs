@@ -166,7 +166,7 @@ async fn reloads_hasten_one_attempt() {
     assert_eq!((count("a.test"), authority.book().refusals), (2, 3));
     // Another way to ask is one.
     let mut changed = ordering_config(&authority, &from, &["a.test", "b.test"]);
-    changed.tls.acme.as_mut().expect("a table").contact = vec![at("admin@a.test".to_owned())];
+    changed.tls.acme.as_mut().expect("a table").value.contact = vec![at("admin@a.test".to_owned())];
     reload(changed);
     until(|| count("a.test") == 3 && count("b.test") == 2).await;
     assert_eq!(authority.book().refusals, 5);
