@@ -8,13 +8,13 @@
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
+use crate::load::wrk::{self, Load, Measured};
 use crate::nectary::{Nectary, ProxyCommand};
 use crate::origin::Origin;
 use crate::peers::Peer;
 use crate::report::Spread;
 use crate::rng::{Rng, Zipf};
 use crate::scratch::{Scratch, free_address};
-use crate::load::wrk::{self, Load, Measured};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

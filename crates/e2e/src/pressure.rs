@@ -12,12 +12,12 @@
 use crate::access_log::{self, Line};
 use crate::content;
 use crate::guard;
+use crate::load::wrk::{self, ERROR_KINDS, Load, Measured};
 use crate::nectary::{Nectary, ProxyCommand, find};
 use crate::origin::Origin;
 use crate::ring::{Ring, Shape};
 use crate::rng::{Rng, Zipf};
 use crate::scratch::Scratch;
-use crate::load::wrk::{self, ERROR_KINDS, Load, Measured};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;

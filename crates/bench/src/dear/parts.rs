@@ -20,8 +20,11 @@ const PAGES_OVER: f64 = 0.1;
 /// The width of sentences, in columns.
 const WIDTH: usize = 116;
 
+/// What an execution has of something.
+type OfExecution = fn(&Execution) -> f64;
+
 /// The parts of the response time that the sentences name, each with how to compute it.
-const PARTS: [(&str, fn(&Execution) -> f64); 5] = [
+const PARTS: [(&str, OfExecution); 5] = [
     ("moving the arm", |one| one.seek_s),
     ("waiting for the platter", |one| one.rotation_s),
     ("moving bytes", |one| one.transfer_s),

@@ -18,9 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::filled::Filled;
 use crate::guard::{self, Process};
+use crate::load::wrk::{self, Load, Measured};
 use crate::nectary::{Control, binary};
 use crate::restart::{start_with_listener, wait_for_control};
-use crate::load::wrk::{self, Load, Measured};
 
 /// The objects in the store.
 const OBJECTS: usize = 60;

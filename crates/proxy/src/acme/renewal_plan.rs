@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn orders_come_before_looks() {
         let now = at(DAY_S, 0);
-        let mut plans = vec![RenewalPlan::new(Some(days(0, 90))), RenewalPlan::new(None), RenewalPlan::new(None)];
+        let mut plans = [RenewalPlan::new(Some(days(0, 90))), RenewalPlan::new(None), RenewalPlan::new(None)];
         assert_eq!(next_step(plans.iter(), now), Some((1, Step::Order)));
         // What failed before waits for what did not.
         plans[1].failures = 1;

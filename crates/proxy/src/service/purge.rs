@@ -267,7 +267,7 @@ mod tests {
         let of = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {
-                headers.append(SOFT_PURGE, http::HeaderValue::from_static(*value));
+                headers.append(SOFT_PURGE, http::HeaderValue::from_static(value));
             }
             is_soft(&headers)
         };

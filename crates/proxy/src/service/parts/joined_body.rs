@@ -171,7 +171,7 @@ impl Joining {
                 return Some(Err(error));
             }
             let left = sent.left.clone();
-            match self.from_origin(left, error.to_string()).await {
+            match self.of_origin(left, error.to_string()).await {
                 Ok(part) => self.sent = Some(part),
                 Err(error) => return Some(Err(error)),
             }
@@ -199,14 +199,14 @@ impl Joining {
             }
             PartBody::Origin => {
                 let why = "a part of it cannot be stored at present".to_owned();
-                return self.from_origin(left, why).await.map(Some);
+                return self.of_origin(left, why).await.map(Some);
             }
         };
         Ok(Some(SentPart { pieces, left, is_of_origin: false }))
     }
 
     /// Requests a range of the whole body from the origin, for this client alone.
-    async fn from_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+    async fn of_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
         let kept = Kept::Metadata(self.metadata.clone());
         let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
         let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;

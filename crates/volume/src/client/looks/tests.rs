@@ -64,6 +64,7 @@ impl Random {
 }
 
 /// A request of a session.
+#[expect(clippy::large_enum_variant, reason = "few are made")]
 enum Up {
     Name(Moment, u64),
     Attributes(Moment, FileId),

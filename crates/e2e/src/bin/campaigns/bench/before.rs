@@ -15,13 +15,13 @@ use clap::{Args, ValueEnum};
 use nectary_e2e::bench;
 use nectary_e2e::guard::{self, find_program};
 use nectary_e2e::http::Connection;
+use nectary_e2e::load::wrk::{self, Load};
 use nectary_e2e::nbd::{self, Server};
 use nectary_e2e::nectary::{ProxyCommand, binary};
 use nectary_e2e::origin::Origin;
 use nectary_e2e::ram::Donor;
 use nectary_e2e::report::Spread;
 use nectary_e2e::scratch::Scratch;
-use nectary_e2e::load::wrk::{self, Load};
 
 use crate::rounds::{Lack, Problems};
 
