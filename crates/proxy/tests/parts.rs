@@ -268,6 +268,29 @@ async fn a_purge_takes_all_parts() {
 }
 
 #[tokio::test]
+async fn a_soft_purge_validates_all_parts() {
+    let whole = body(20, 3 * PART);
+    let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
+    assert!(ask(&proxy, &[]).await.body == whole);
+    for index in 0..3 {
+        ask_until_hit(&proxy, &[&format!("range: bytes={}-{}", index * PART, index * PART + 9)]).await;
+    }
+    assert_eq!(origin.count(), 3);
+    let purge = ["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION, "fastly-soft-purge: 1"];
+    assert_eq!(Client::connect(proxy.address).await.ask(&purge).await.status, 200);
+    let confirmation = b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncache-control: max-age=3600\r\n\r\n";
+    origin.now("/x", Script::raw(confirmation));
+    let reply = ask(&proxy, &[]).await;
+    assert!(reply.body == whole && reply.is_complete);
+    assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
+    assert_eq!(ranges(&origin)[3..], [part(0), part(1), part(2)], "each part is validated");
+    assert!(origin.got()[3..].iter().all(|got| got.header("if-none-match") == "\"a\""));
+    let reply = ask_until_hit(&proxy, &[]).await;
+    assert!(reply.body == whole && reply.is_complete);
+    assert_eq!(origin.count(), 6, "all parts are fresh again");
+}
+
+#[tokio::test]
 async fn heads_and_conditions_are_answered_from_parts() {
     let whole = body(13, LENGTH);
     let origin = Origin::start().await;

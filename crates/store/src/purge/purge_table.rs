@@ -106,8 +106,10 @@ impl PurgeTable {
 
     /// The records of all live rules, with which a new cycle of the log begins.
     pub fn records(&self) -> Vec<PurgeRecord> {
-        let mut records = self.hard.records();
+        // Purges go on meanwhile. One of everything takes the place of soft rules, which are therefore looked at first:
+        // so the cycle has them, or that purge.
         let soft = self.soft.records();
+        let mut records = self.hard.records();
         records.extend(soft.into_iter().map(|record| PurgeRecord { effect: EFFECT_SOFT, ..record }));
         records.sort_unstable_by_key(|record| record.generation.get());
         records
@@ -165,6 +167,27 @@ mod tests {
                 (Verdict::Stale(900), Verdict::Stale(800), 3)
             );
             assert!(table.is_purged_by_key(PrimaryHash(2), 9, b""));
+        }
+    }
+
+    /// Without the rule, or the one that took its place, what was softly purged would be fresh after a crash.
+    #[test]
+    fn records_have_rules_being_replaced() {
+        let table = PurgeTable::new(7);
+        for round in 1..2000 {
+            let generation = 2 * round;
+            table.add(&soft(key_record(KEY, generation, 5), 900));
+            let barrier = std::sync::Barrier::new(2);
+            let records = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    table.add(&all_record(generation + 1, 6));
+                });
+                barrier.wait();
+                table.records()
+            });
+            let has_it = records.iter().any(|record| record.generation.get() >= generation);
+            assert!(has_it, "round {round}: {} records", records.len());
         }
     }
 

@@ -7,6 +7,7 @@
 //! | the next part is | then |
 //! |---|---|
 //! | stored, with the facts of the first one | it is used, however old it is: the first one was fresh, and the same validator confirms both |
+//! | stored, with the facts of the first one, and softly purged before the client's request | it is validated first, or served stale if that is allowed |
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
 //! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
@@ -238,17 +239,21 @@ async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) ->
     }
     request.method = Method::GET;
     request.answer = AnswerNote::default();
+    let asked_ms = request.at_ms;
     request.at_ms = worker.now_ms();
     // What the client demands was met by the first part.
     request.directives = RequestDirectives::default();
     request.features.has_directives = false;
     request.continues = true;
     if let Some(object) = cached::stored_part(&request).await {
+        // An answer that began before a soft purge ends as it began, like one that has a single object.
+        let is_purged = object.stale_since_s().is_some_and(|since_s| u64::from(since_s) * 1000 <= asked_ms);
         let body = UsableBody::Object(object, 0);
-        if facts_of(&request, part, &body).as_ref() == Some(facts) {
+        let is_same = facts_of(&request, part, &body).as_ref() == Some(facts);
+        if is_same && !is_purged {
             return Ok(PartBody::of(body));
         }
-        request.directives.no_cache = true;
+        request.directives.no_cache = !is_same;
     }
     match cached::reach(&request).await {
         ReachedAnswer::Usable(found) if facts_of(&request, part, &found.body).as_ref() == Some(facts) => {

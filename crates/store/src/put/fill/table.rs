@@ -222,8 +222,8 @@ impl FillUnderWay {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a purge, also a soft one, that came after the fill began may match the object that is being fetched. A fill without a head
-    /// may still get any tag.
+    /// Whether a purge, also a soft one, that came after the fill began may match the object that is being fetched. A
+    /// fill without a head may still get any tag.
     pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();
