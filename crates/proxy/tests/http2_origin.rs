@@ -145,6 +145,26 @@ async fn responses_of_http2_are_stored() {
     assert_eq!((server.count(), server.connections()), (2, 1));
 }
 
+/// The end of a stream may come after the head of a response without a body.
+#[tokio::test]
+async fn empty_responses_are_not_reset() {
+    let server = Http2Origin::start().await;
+    let proxy = configured(of(shared(server.address))).await;
+    for method in ["GET", "POST", "POST"] {
+        let mut client = Client::connect(proxy.address).await;
+        let line = format!("{method} /empty HTTP/1.1");
+        let reply = client.ask(&[&line, "host: a", "content-length: 0"]).await;
+        assert!(reply.status / 100 == 2 && reply.is_complete && reply.body.is_empty(), "{reply:?}");
+    }
+    let waited = async {
+        while server.unreset() < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let result = tokio::time::timeout(Duration::from_secs(5), waited).await;
+    assert!(result.is_ok(), "{} of 3 streams could end", server.unreset());
+}
+
 #[tokio::test]
 async fn requests_after_goaway_are_sent_again() {
     for method in ["GET", "POST"] {

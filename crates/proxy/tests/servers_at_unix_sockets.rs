@@ -80,6 +80,28 @@ async fn server_at_a_unix_socket_answers() {
 }
 
 #[tokio::test]
+async fn unix_server_may_speak_http2() {
+    let from = Http2Origin::start().await;
+    let folder = Folder::new("http2");
+    let path = folder.0.join("app.sock");
+    tokio::spawn(relay(UnixListener::bind(&path).expect("a socket"), from.address));
+    let mut config = over(&[&path]);
+    let origin = OriginConfig { http2: Some(at(true)), ..config.origins.remove(0).value };
+    config.origins.push(at(origin));
+    let proxy = configured(config).await;
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/x", &["host: site.test"]).await.text(), "x");
+    }
+    assert_eq!((from.count(), from.connections()), (3, 1), "they share a connection");
+    let mut client = Client::connect(proxy.address).await;
+    client.send(b"POST /upload HTTP/1.1\r\nhost: site.test\r\ncontent-length: 2\r\n\r\nhi").await;
+    assert_eq!(client.reply(false).await.text(), "2 whole");
+    // A request that cannot be answered fails at once: a socket has no other address.
+    assert_eq!(get(proxy.address, "/reset", &["host: site.test"]).await.status, 502);
+    assert!(from.seen().iter().all(|seen| seen.authority == "localhost"));
+}
+
+#[tokio::test]
 async fn failing_unix_server_is_left_out() {
     let from = Origin::start().await;
     from.on("/b", Script::ok(&["cache-control: no-store"], b"b"));

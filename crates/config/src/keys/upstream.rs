@@ -42,7 +42,7 @@ pub const ORIGIN: Table = Table {
             "BOOL",
             "false",
             "true",
-            "Whether requests share connections of HTTP/2: with https servers that offer it, and with all http servers.",
+            "Whether requests share connections of HTTP/2: with https servers that offer it, and with all others.",
         ),
         key("connect-time", "TIME", "that of [limits]", "\"2s\"", "How long connecting may take, with TLS."),
         key(

@@ -22,8 +22,8 @@ pub struct OriginConfig {
     /// `store-close-delimited`: whether bodies that end with the connection are stored. Default: true; false is for
     /// servers that break off and close cleanly.
     pub store_close_delimited: Setting<bool>,
-    /// `http2`: whether requests share connections of HTTP/2: with `https` servers that offer it, and with all `http`
-    /// servers. Default: false.
+    /// `http2`: whether requests share connections of HTTP/2: with `https` servers that offer it, and with all
+    /// others. Default: false.
     pub http2: Setting<bool>,
     /// Times, and how many connections are kept.
     pub times: OriginTimes,

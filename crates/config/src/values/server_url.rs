@@ -22,7 +22,7 @@ pub enum ServerScheme {
     Http,
     /// `https://`: with TLS; port 443.
     Https,
-    /// `unix:`: HTTP/1.1 without TLS, at a Unix socket.
+    /// `unix:`: without TLS, at a Unix socket.
     Unix,
 }
 

@@ -46,7 +46,8 @@ use crate::stats::AskedUrl;
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
 use crate::upstream::{
-    Destination, FetchError, Forwarding, Lease, OriginRules, Reach, RequestBody, RequestHead, exchange, pieces,
+    Destination, FetchError, Forwarding, Lease, OriginRules, Reach, RequestBody, RequestHead, end_empty, exchange,
+    pieces,
 };
 use crate::wire::http1::informational::Informational;
 use crate::worker::Worker;
@@ -246,7 +247,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         let is_doubtful = plan.route.distrusts_close && is_close_delimited(&parts, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
-            lease.finish();
+            end_empty(body, lease);
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored, times.response_ms));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
                 // The object keeps its tags, and gets those of the 304 in addition.
@@ -349,7 +350,9 @@ async fn fetch_body(
 ) {
     let worker = &plan.worker;
     let status = response.status();
-    let announced_bytes = response.body().size_hint().exact();
+    // A `204` may name a length in HTTP/2, but has no body.
+    let has_ended = response.body().is_end_stream();
+    let announced_bytes = if has_ended { Some(0) } else { response.body().size_hint().exact() };
     let part_bytes = match plan.part.map(|part| PartAnswer::of(part, status, response.headers(), announced_bytes)) {
         None => None,
         Some(PartAnswer::Whole) => {

@@ -21,7 +21,7 @@ use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
-use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
+use crate::upstream::{FetchError, Lease, RequestBody, end_empty, exchange, pieces};
 
 /// Limits how often a failed purge is logged. After a failed purge, the purged responses may be back when the store is
 /// opened again.
@@ -150,7 +150,7 @@ pub(super) fn forward_part(
             Content::of_part(pieces(body, lease), range)
         }
         None if length == Some(0) => {
-            lease.finish();
+            end_empty(body, lease);
             Content::Empty
         }
         None => Content::Pieces(pieces(body, lease), length),

@@ -21,6 +21,9 @@ use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
 use crate::stats::OriginRequest;
 
+/// The longest time for which the end of a stream is awaited whose body is complete. A worker that stops waits for it.
+const END_TIME: Duration = Duration::from_secs(5);
+
 /// A connection in use for one exchange.
 ///
 /// After the response has been read to its end, [`Lease::finish`] returns the connection. Dropping the lease without it
@@ -235,12 +238,17 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
     }))
 }
 
+/// Goes on after a response without a body, whose stream may end later than its head.
+pub(crate) fn end_empty(body: Incoming, lease: Lease) {
+    if body.is_end_stream() { lease.finish() } else { await_end(body, lease) }
+}
+
 /// Waits, in a separate task, for the end of a stream whose body is complete. Many servers send the end after the last byte,
 /// and some take a reset before it for an attack.
 fn await_end(mut body: Incoming, lease: Lease) {
     let tasks = lease.upstream.connections.tasks.clone();
     tasks.spawn_local(async move {
-        _ = next_frame(&mut body, &lease).await;
+        _ = tokio::time::timeout(END_TIME, next_frame(&mut body, &lease)).await;
         drop(body);
         lease.finish();
     });

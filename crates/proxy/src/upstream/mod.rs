@@ -33,7 +33,7 @@ pub(crate) use exchange::exchange;
 pub(crate) use forwarding::Forwarding;
 pub(crate) use health::{EjectRule, Probe};
 pub(crate) use known::KnownOrigins;
-pub(crate) use lease::{Lease, pieces};
+pub(crate) use lease::{Lease, end_empty, pieces};
 pub(crate) use pool::{Check, OriginRules, Pool, Server};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use server_limit::{LimitRule, ServerLimit};

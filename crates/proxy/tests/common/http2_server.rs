@@ -36,6 +36,7 @@ struct Counts {
     connections: usize,
     ended: usize,
     open_max: usize,
+    unreset: usize,
 }
 
 /// A running origin, which ends when it is dropped.
@@ -117,6 +118,11 @@ impl Http2Origin {
     /// The greatest number of connections that were open at a time.
     pub fn open_max(&self) -> usize {
         self.counts.lock().expect("counts").open_max
+    }
+
+    /// The number of requests for `/empty` whose streams could end as they should.
+    pub fn unreset(&self) -> usize {
+        self.counts.lock().expect("counts").unreset
     }
 
     /// Waits until `count` requests have arrived.
@@ -208,6 +214,15 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             // What ends without an error has not ended well.
             stream.send_reset(if kind == "graceful" { Reason::NO_ERROR } else { Reason::CANCEL });
+        }
+        "empty" => {
+            let response = head(200, &[plain, ("content-length", "0")]);
+            let Ok(mut stream) = respond.send_response(response, false) else { return };
+            // A reset would come first.
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            if stream.send_data(Bytes::new(), true).is_ok() {
+                counts.lock().expect("counts").unreset += 1;
+            }
         }
         "large" => {
             let length = LARGE_BYTES.to_string();

@@ -39,6 +39,11 @@ const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS_MAX as u32;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIME: Duration = Duration::from_secs(20);
 
+/// How many streams that were reset here are remembered, and for how long. What the origin has sent of them before it got
+/// the reset is no fault then. h2 counts faults, and ends the connection with all of its streams after 1024.
+const RESETS_MAX: usize = 10 * STREAMS_MAX;
+const RESET_TIME: Duration = Duration::from_secs(30);
+
 /// The stream that hyper reads and writes.
 type Io = TokioIo<Corked<HeardStream>>;
 
@@ -67,6 +72,8 @@ pub(in super::super) async fn begin(
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_max_send_streams(STREAMS_MAX)
+        .max_concurrent_reset_streams(RESETS_MAX)
+        .reset_stream_duration(RESET_TIME)
         .max_header_list_size(heads)
         .max_send_buf_size(PIECE_BYTES_MAX);
     let begun: hyper::Result<(SendRequest<RequestBody>, Connection<Io, RequestBody, Handed>)> =
