@@ -477,6 +477,24 @@ async fn a_part_that_breaks_off_goes_on() {
 }
 
 #[tokio::test]
+async fn an_error_for_a_part_purges_nothing() {
+    let whole = body(23, 3 * PART);
+    let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
+    ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
+    for status in ["401 Unauthorized", "429 Too Many Requests"] {
+        origin.now("/x", Script::response(status, &[], b"not now"));
+        let reply = ask(&proxy, &[]).await;
+        assert_eq!((reply.status, reply.is_complete), (200, false), "{status}");
+        assert!(reply.body.len() <= PART && whole.starts_with(&reply.body), "{status}");
+        // The part that is stored is still served, although another one could not be stored.
+        let reply = ask_range(&proxy, "0-9").await;
+        assert_eq!((reply.is_hit(), &reply.body[..]), (true, &whole[..10]), "{status}");
+    }
+    origin.now("/x", Script::range(&[TAG, FRESH], &whole));
+    assert!(ask(&proxy, &[]).await.body == whole);
+}
+
+#[tokio::test]
 async fn a_client_counts_once_whatever_its_parts() {
     let whole = body(19, LENGTH);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;

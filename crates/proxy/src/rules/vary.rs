@@ -9,7 +9,7 @@
 //! [`PART_NAME`] among the names, and the range that was requested as its value. The variant contains the names, so the
 //! variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
 
-use http::header::{ACCEPT_ENCODING, COOKIE, RANGE, VARY};
+use http::header::{ACCEPT_ENCODING, COOKIE, VARY};
 use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
@@ -128,7 +128,7 @@ fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
     if let Some(cookie) = cookie_in(name) {
         return push_cookie(out, cookie, request);
     }
-    let header = if name == PART_NAME { RANGE.as_str() } else { name };
+    let header = if name == PART_NAME { "range" } else { name };
     let mut lines = request.get_all(header).into_iter();
     let Some(first) = lines.next() else { return };
     out.push(b':');

@@ -315,7 +315,7 @@ fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
 }
 
 /// Whether the response to such a request could recently not be stored.
-pub(super) fn is_remembered(request: &ClientRequest) -> bool {
+fn is_remembered(request: &ClientRequest) -> bool {
     request.worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms)
 }
 

@@ -12,6 +12,7 @@
 //! | not stored | it is fetched and stored |
 //! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
 //! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
+//! | answered with an error that may be about the client | it is requested in the same way, and nothing is purged |
 //!
 //! At most one part is fetched ahead. If the client leaves, the parts under way are fetched to their ends and stored, and
 //! no others. *Source*: RFC 9110, 15.3.7.3; RFC 9111, 3.4 and 4.3.4.
@@ -29,9 +30,9 @@ use super::super::cached::{self, ReachedAnswer, UsableBody};
 use super::super::fetch::purge;
 use super::super::request::ClientRequest;
 use super::super::rest::{self, Kept};
-use super::facts_of;
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
+use super::{facts_of, read};
 use crate::access_log::AnswerNote;
 use crate::body::Content;
 use crate::pieces::{BodyError, Lost, Pieces, StoredBody};
@@ -263,12 +264,24 @@ async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) ->
         ReachedAnswer::Alone(..) | ReachedAnswer::Failed(..) => return Ok(PartBody::Origin),
         ReachedAnswer::Unstored(unstored, ..) => {
             let status = unstored.0.status();
-            if status == StatusCode::PARTIAL_CONTENT || status.as_u16() >= 500 {
+            if status == StatusCode::PARTIAL_CONTENT || !is_about_the_body(status) {
                 return Ok(PartBody::Origin);
             }
         }
-        ReachedAnswer::Usable(_) | ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
+        ReachedAnswer::Usable(found) => {
+            let status = read(&request, &found.body, |stored| stored.head.status);
+            if status.is_some_and(|status| !is_about_the_body(status)) {
+                return Ok(PartBody::Origin);
+            }
+        }
+        ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
     }
     purge(&worker, &request.key).await;
     Err(BodyError("the origin has another body now".into()))
+}
+
+/// Whether an answer with this status, instead of a part, says that the origin has another body or none. Any other may
+/// be about the client, as a `401`, or about the moment, as a `429`: no client may purge by it what others use.
+fn is_about_the_body(status: StatusCode) -> bool {
+    status.is_success() || matches!(status.as_u16(), 301 | 308 | 404 | 410 | 416)
 }

@@ -84,7 +84,6 @@ fn may_be_joined(request: &ClientRequest, part_bytes: u64) -> bool {
         && !request.directives.only_if_cached
         && object_bytes_max.is_some_and(|most| part_bytes <= most)
         && first_byte(&request.headers) <= i64::MAX as u64
-        && !cached::is_remembered(request)
 }
 
 /// Whether the origin recently gave no part of the response to such a request.
