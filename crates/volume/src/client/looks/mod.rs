@@ -155,6 +155,15 @@ impl Table {
         self.drop_all();
     }
 
+    /// Notes that other sessions may change all names from this time on.
+    fn doubt_all(&mut self) {
+        let now = self.tick();
+        for stamp in self.stamps.iter_mut().filter(|stamp| stamp.by_name > 0) {
+            stamp.names_changed = now;
+            self.unsure += usize::from(!std::mem::replace(&mut stamp.is_unsure, true));
+        }
+    }
+
     /// Makes room for one more name.
     fn make_room(&mut self) {
         if self.name_count >= LOOKS_MAX {
@@ -404,11 +413,12 @@ impl Looks {
         table.with_names(directory, |names, _| names.take_for_absent(name));
     }
 
-    /// Drops everything: another server does not know what the session keeps.
+    /// Drops everything: the server may not know what the session keeps, and does not tell it what others change.
     pub fn clear(&self) {
         let mut table = self.table();
         table.directories.clear();
         table.drop_all();
+        table.doubt_all();
     }
 
     /// Whether the server lets the session keep names of a directory.
