@@ -1,6 +1,6 @@
 //! Sending and receiving messages over streams.
 //!
-//! Owns: reading one message, and writing queued ones. Promises: no more bytes are read than the header says, within
+//! Owns: reading one message, and writing queued ones. Promises: a message has the bytes that its header says, within
 //! its bound; queued frames are written together.
 
 use std::io;

@@ -212,6 +212,8 @@ async fn own_creates_and_unlinks_ask_nothing() {
         }
     }
     assert_eq!(first.figures().questions, asked);
+    // This is no name in it.
+    assert_eq!(find_in(&first, made, b"..").await.map(|found| found.number), Some(ROOT.inode));
     for number in 0..40_u8 {
         let name = format!("name{number}").into_bytes();
         assert_eq!(find_in(&first, made, &name).await, find_in(&second, made, &name).await, "name{number}");

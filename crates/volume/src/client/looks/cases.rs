@@ -171,3 +171,42 @@ fn change_of_one_name_leaves_the_others() {
     server.forget(1);
     assert_eq!((server.take_ready(), server.count()), (vec![300], 0));
 }
+
+#[test]
+fn complete_directory_does_not_know_its_parent() {
+    let looks = Arc::new(Looks::new());
+    looks.keep_listing(looks.now(), DIRECTORY, ListingPart { from: 0, to: 0, is_end: true });
+    assert_eq!(looks.name(DIRECTORY, &[b'a'; 255]), Some(Known::Absent));
+    assert_eq!(looks.name(DIRECTORY, &[b'a'; 256]), None, "the server says that it is too long");
+    assert_eq!((looks.name(DIRECTORY, b".."), looks.name(DIRECTORY, b".")), (None, None));
+}
+
+#[test]
+fn changes_of_unsure_names_end_first() {
+    let looks = Arc::new(Looks::new());
+    let (file, other) =
+        (version(FileId { inode: 9, generation: 1 }, 1), version(FileId { inode: 10, generation: 1 }, 1));
+    let unlink = Operation::Unlink { directory: DIRECTORY, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    let others: [fn(&Looks); 3] = [
+        |looks| looks.name_changes(DIRECTORY, b"a"),
+        |looks| looks.recalled(Token { object: DIRECTORY, what: What::Directory }),
+        Looks::clear,
+    ];
+    for change in others {
+        looks.keep_name(looks.now(), DIRECTORY, b"a", Some(file.id()));
+        let changing = looks.changing(&unlink);
+        looks.keep_attributes(looks.now(), &other);
+        assert_eq!(looks.attributes(other.id()), Some(other.clone()), "it is another inode");
+        change(&looks);
+        looks.keep_attributes(looks.now(), &other);
+        assert_eq!(looks.attributes(other.id()), None, "it may have the name when the server removes it");
+        drop(changing);
+        looks.keep_attributes(looks.now(), &other);
+        assert_eq!(looks.attributes(other.id()), Some(other.clone()));
+    }
+    // A new inode has no other name.
+    let changing = looks.changing(&make(DIRECTORY, b"b"));
+    looks.name_changes(DIRECTORY, b"b");
+    drop(changing);
+    assert_eq!(looks.attributes(other.id()), Some(other));
+}

@@ -23,6 +23,13 @@ enum NameFate {
     Unsure,
 }
 
+impl NameFate {
+    /// Whether the inodes that have the names change, too.
+    fn is_by_name(self) -> bool {
+        self != NameFate::Made
+    }
+}
+
 /// A change by this session that has no answer yet: nothing that it may change is kept until this is dropped.
 #[derive(Debug)]
 pub(in crate::client) struct Changing {
@@ -52,13 +59,15 @@ impl Drop for Changing {
         let (may_keep, shown) = self.kept.take().unwrap_or_default();
         let begun = self.begun;
         let mut table = self.looks.table();
+        let is_by_name = self.fate.is_by_name();
         let mut is_of_others = false;
-        for object in self.directories.iter().chain(&self.objects) {
-            table.end(*object);
-            is_of_others |= table.stamp(*object).names_changed > begun;
+        for directory in &self.directories {
+            table.end_names_of(*directory, is_by_name);
+            is_of_others |= table.stamp(*directory).names_changed > begun;
         }
+        self.objects.iter().for_each(|object| table.end(*object));
         // Another session has changed names meanwhile: the change may be of other inodes than those that had the names.
-        if is_of_others {
+        if is_by_name && is_of_others {
             table.drop_all();
         }
         if self.is_of_unknown {
@@ -148,7 +157,7 @@ impl Looks {
             }
         }
         is_of_unknown |= directories.iter().chain(&objects).any(|object| object.generation == 0);
-        directories.iter().for_each(|directory| table.begin_names_of(*directory));
+        directories.iter().for_each(|directory| table.begin_names_of(*directory, fate.is_by_name()));
         objects.iter().for_each(|object| table.begin(*object));
         if is_of_unknown {
             table.of_all.changing += 1;

@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::format::NAME_BYTES_MAX;
 use crate::protocol::{Attributes, FileId, Token, What};
 use crate::tokens::LOOKS_MAX;
 pub(super) use changing::Changing;
@@ -45,6 +46,10 @@ struct Stamp {
     changing: u32,
     /// When another session changed a name of the directory last, or the names were recalled.
     names_changed: u64,
+    /// The number of these changes that are of the inodes which have the names when the server does them.
+    by_name: u32,
+    /// Whether another session changed a name of the directory during one of these.
+    is_unsure: bool,
 }
 
 #[derive(Debug)]
@@ -64,6 +69,8 @@ struct Table {
     stamps: Vec<Stamp>,
     /// The stamp of everything: of changes of an inode that this session does not know.
     of_all: Stamp,
+    /// The number of stamps that are unsure: changes that are under way may be of any inode.
+    unsure: usize,
     clock: u64,
 }
 
@@ -140,8 +147,20 @@ impl Table {
     fn note_others(&mut self, directory: FileId, now: u64) {
         let stamp = self.stamp(directory);
         stamp.names_changed = now;
-        if stamp.changing > 0 {
-            self.drop_all();
+        if stamp.by_name == 0 {
+            return;
+        }
+        let is_new = !std::mem::replace(&mut stamp.is_unsure, true);
+        self.unsure += usize::from(is_new);
+        self.drop_all();
+    }
+
+    /// Notes that other sessions may change all names from this time on.
+    fn doubt_all(&mut self) {
+        let now = self.tick();
+        for stamp in self.stamps.iter_mut().filter(|stamp| stamp.by_name > 0) {
+            stamp.names_changed = now;
+            self.unsure += usize::from(!std::mem::replace(&mut stamp.is_unsure, true));
         }
     }
 
@@ -199,11 +218,24 @@ impl Table {
         self.stamp(object).changing += 1;
     }
 
-    /// Begins a change of a name in a directory, of which the session keeps the other names.
-    fn begin_names_of(&mut self, directory: FileId) {
+    /// Begins a change of a name in a directory, of which the session keeps the other names. `is_by_name`: the inode that
+    /// has the name changes, too.
+    fn begin_names_of(&mut self, directory: FileId, is_by_name: bool) {
         self.disturb(directory);
         self.attributes.remove(&directory);
-        self.stamp(directory).changing += 1;
+        let stamp = self.stamp(directory);
+        stamp.changing += 1;
+        stamp.by_name += u32::from(is_by_name);
+    }
+
+    /// Ends that.
+    fn end_names_of(&mut self, directory: FileId, is_by_name: bool) {
+        self.end(directory);
+        let stamp = self.stamp(directory);
+        stamp.by_name -= u32::from(is_by_name);
+        if stamp.by_name == 0 && std::mem::take(&mut stamp.is_unsure) {
+            self.unsure -= 1;
+        }
     }
 
     /// Ends a change. Nothing was kept of the object since it began, but what a newer change has left.
@@ -232,7 +264,7 @@ impl Table {
     fn is_current(&mut self, object: FileId, asked: Moment) -> bool {
         let (of_all, own) = (self.of_all, *self.stamp(object));
         let is_before = |stamp: Stamp| stamp.changing == 0 && stamp.last <= asked.0;
-        object.generation != 0 && is_before(of_all) && is_before(own)
+        object.generation != 0 && self.unsure == 0 && is_before(of_all) && is_before(own)
     }
 
     /// Whether what the answer to a change shows of an object may be kept: there was no recall, and no other change
@@ -262,6 +294,7 @@ impl Looks {
             attributes: HashMap::new(),
             stamps: vec![Stamp::default(); STAMPS],
             of_all: Stamp::default(),
+            unsure: 0,
             clock: 0,
         };
         Looks { table: Mutex::new(table) }
@@ -276,8 +309,12 @@ impl Looks {
         Moment(self.table().clock)
     }
 
-    /// Returns what is known of a name, if the attributes of its inode are known, too.
+    /// Returns what is known of a name, if the attributes of its inode are known, too. Nothing is known of what is no name
+    /// in a directory: the server refuses it, or finds what no listing shows.
     pub fn name(&self, directory: FileId, name: &[u8]) -> Option<Known> {
+        if matches!(name, b"" | b"." | b"..") || name.len() > NAME_BYTES_MAX {
+            return None;
+        }
         let table = self.table();
         Some(match table.inode_of(directory, name)? {
             None => Known::Absent,
@@ -376,11 +413,12 @@ impl Looks {
         table.with_names(directory, |names, _| names.take_for_absent(name));
     }
 
-    /// Drops everything: another server does not know what the session keeps.
+    /// Drops everything: the server may not know what the session keeps, and does not tell it what others change.
     pub fn clear(&self) {
         let mut table = self.table();
         table.directories.clear();
         table.drop_all();
+        table.doubt_all();
     }
 
     /// Whether the server lets the session keep names of a directory.
