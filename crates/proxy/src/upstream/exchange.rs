@@ -153,7 +153,7 @@ pub(super) async fn at_server(
     let is_queued = Cell::new(false);
     let asked = async {
         match to.rules.http2 {
-            false => try_addresses(upstream, to, (head, body), may_repeat, hear, &is_queued).await,
+            false => try_addresses(upstream, to, (head, body, None), may_repeat, hear, &is_queued).await,
             true => Box::pin(shared::ask(upstream, to, (head, body), may_repeat, hear, &is_queued)).await,
         }
     };
@@ -206,12 +206,13 @@ fn is_repeatable(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
-/// Sends a request to a server until one of its addresses answers. `is_queued` says meanwhile whether it waits for a
-/// connection, because the server has as many as it may have.
+/// Sends a request to a server until one of its addresses answers, first on a connection that has been opened for it, if
+/// there is one. `is_queued` says meanwhile whether it waits for a connection, because the server has as many as it may
+/// have.
 pub(super) async fn try_addresses(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    (head, body): (RequestHead, RequestBody),
+    (head, body, mut opened): (RequestHead, RequestBody, Option<Idle>),
     may_repeat: bool,
     hear: Hear<'_>,
     is_queued: &Cell<bool>,
@@ -224,7 +225,9 @@ pub(super) async fn try_addresses(
     // The place of a new connection, if connections to the server are limited.
     let mut place = None;
     loop {
-        let kept = match (upstream.take(to, !may_repeat), &to.limit) {
+        // What a server with TLS sends after its handshake is not read yet, so a new connection is not asked whether it is
+        // quiet.
+        let kept = match (opened.take().or_else(|| upstream.take(to, !may_repeat)), &to.limit) {
             (None, Some(limit)) => {
                 is_queued.set(true);
                 let got = upstream.queues.get(to, limit, &upstream.stats).await;

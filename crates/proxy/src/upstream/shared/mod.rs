@@ -130,8 +130,8 @@ impl Drop for StreamUse {
 enum Way {
     /// On a shared connection.
     Stream(StreamUse),
-    /// In HTTP/1.1.
-    Http1,
+    /// In HTTP/1.1, on the connection by which the server has just said so, if there is one.
+    Http1(Option<Box<Idle>>),
 }
 
 /// A connection that is being opened, for which requests wait.
@@ -224,7 +224,7 @@ impl SharedConnections {
             let mut servers = self.servers.borrow_mut();
             let server = servers.get_mut(to)?;
             if server.http1_until.is_some_and(|until| Instant::now() < until) {
-                return Some(Way::Http1);
+                return Some(Way::Http1(None));
             }
             server.connections.retain(|connection| connection.is_usable());
             // Exchanges fill one connection after the other, so those that are no longer needed end.
@@ -394,8 +394,7 @@ async fn open(
         }
         Ok(Some(Opened::Alone(idle))) => {
             upstream.shared.with(to, |server| server.http1_until = Some(Instant::now() + HTTP1_TIME));
-            upstream.keep(to, idle);
-            Ok(Way::Http1)
+            Ok(Way::Http1(Some(Box::new(idle))))
         }
         Ok(None) => Err(FetchError::Connect("the origin has no other address".into())),
         Err(error) => Err(error),

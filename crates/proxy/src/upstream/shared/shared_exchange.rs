@@ -43,7 +43,10 @@ pub(in super::super) async fn ask(
     loop {
         let stream = match way(upstream, to, (tried.as_slice(), !may_repeat), is_queued).await {
             Ok(Way::Stream(stream)) => stream,
-            Ok(Way::Http1) => return try_addresses(upstream, to, (head, body), may_repeat, hear, is_queued).await,
+            Ok(Way::Http1(fresh)) => {
+                let request = (head, body, fresh.map(|fresh| *fresh));
+                return try_addresses(upstream, to, request, may_repeat, hear, is_queued).await;
+            }
             Err(error) => {
                 return Err(match failed {
                     Some(failed) => failed.into(),
