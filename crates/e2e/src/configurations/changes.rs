@@ -3,9 +3,10 @@
 //! Listeners outlive the processes, as with systemd's socket activation. A reload changes the file. A restart starts
 //! the next process and ends the former one. An upgrade first puts another file in the place of the program, as
 //! packages do. Promises: a request counts as failed if wrk reports an error of its socket, a timeout or a status of 400
-//! or more, or if h2load has begun it and got no answer of 200. A connection of HTTP/2 that is told that no more requests
-//! are taken ends its run of h2load, which cannot make another one; what it has not sent then is no failure, and a next
-//! run follows. The hit ratio is counted at the origin.
+//! or more, or if it has reached the proxy over HTTP/2 and got no whole answer of 200, by the access log. A connection of
+//! HTTP/2 that is told that no more requests are taken ends its run of h2load, which cannot make another one. Each stream
+//! that ends then makes h2load begin one more request, which its library does not send (with nginx all eight at each
+//! `nginx -s quit`): so many may have no answer, and a next run follows. The hit ratio is counted at the origin.
 
 use std::fs;
 use std::net::TcpListener;
@@ -36,6 +37,8 @@ const END_MAX: Duration = Duration::from_secs(30);
 /// The requests of a run of h2load, on one connection.
 const RUN_REQUESTS: u64 = 500;
 const RUN_MAX: Duration = Duration::from_secs(60);
+/// The streams of each run.
+const STREAMS: u64 = 8;
 /// The runs of h2load that go on beside each other.
 const RUNS_AT_ONCE: usize = 2;
 
@@ -98,6 +101,8 @@ pub struct ChangeCounts {
     pub measured: Measured,
     /// What h2load found, if it is installed.
     pub streams: Option<StreamCounts>,
+    /// The requests of HTTP/2 that have reached the proxy, and those of them that were answered as a whole.
+    pub reached: (u64, u64),
     /// The hit ratio without changes.
     pub ratio_before: f64,
     /// The hit ratio during the changes.
@@ -112,8 +117,8 @@ impl std::fmt::Display for ChangeCounts {
         write!(out, "{}: wrk {} requests, {} errors", self.changes, measured.requests, measured.errors)?;
         if let Some(streams) = &self.streams {
             let StreamCounts { runs, shorter, begun, failed, refused } = streams;
-            write!(out, "; h2load {begun} requests in {runs} runs ({shorter} shorter), {failed} failed")?;
-            write!(out, ", {refused} runs refused")?;
+            write!(out, "; h2load {begun} requests in {runs} runs ({shorter} shorter), {failed} unanswered")?;
+            write!(out, ", {refused} runs refused; {} reached the proxy, {} answered", self.reached.0, self.reached.1)?;
         }
         write!(out, "; hit ratio {:.4}, before {:.4}", self.ratio, self.ratio_before)?;
         write!(out, "; the slowest took {} ms", self.slowest.as_millis())
@@ -136,8 +141,14 @@ impl ChangeCounts {
             problems.push("wrk got no answer".to_owned());
         }
         if let Some(streams) = self.streams {
-            if streams.failed > 0 || streams.refused > 0 {
+            if streams.failed > STREAMS * streams.shorter || streams.refused > 0 {
                 problems.push(format!("h2load: {streams:?}"));
+            }
+            let answered = streams.begun - streams.failed;
+            if self.reached != (answered, answered) {
+                let (reached, whole) = self.reached;
+                problems
+                    .push(format!("{reached} requests of HTTP/2 came, {whole} were answered, {answered} by h2load"));
             }
             if streams.begun == 0 {
                 problems.push("h2load began no request".to_owned());
@@ -208,8 +219,22 @@ pub fn run(change: Change, count: u64, seed: u64) -> Result<ChangeCounts> {
     let measured = running.finish()?;
     let requests = measured.requests + streams.map_or(0, |streams| streams.begun);
     let ratio = ratio(proxy.filled.origin.requests() - origin_before, requests);
+    let log = access_log(&proxy.filled);
     proxy.end()?;
-    Ok(ChangeCounts { changes: count, measured, streams, ratio_before, ratio, slowest: changed })
+    let reached = reached(&fs::read_to_string(&log).with_context(|| log.display().to_string())?);
+    Ok(ChangeCounts { changes: count, measured, streams, reached, ratio_before, ratio, slowest: changed })
+}
+
+/// The requests of HTTP/2 in an access log, and those of them that were answered as a whole.
+fn reached(log: &str) -> (u64, u64) {
+    let lines = log.lines().filter(|line| line.contains(" HTTP/2"));
+    let is_whole = |line: &&str| {
+        let size = line.split_once("size=").and_then(|(_, rest)| rest.split([' ', '&', '"']).next());
+        let answer = line.split_once(" HTTP/2").and_then(|(_, rest)| rest.split_once("\" "));
+        let mut words = answer.map(|(_, rest)| rest.split(' ')).into_iter().flatten();
+        words.next() == Some("200") && size.is_some() && words.next() == size
+    };
+    (lines.clone().count() as u64, lines.filter(is_whole).count() as u64)
 }
 
 /// The share of requests that did not reach the origin.
@@ -300,6 +325,10 @@ impl Changed {
     }
 }
 
+fn access_log(filled: &Filled) -> PathBuf {
+    filled.scratch.join("access.log")
+}
+
 fn file(filled: &Filled) -> PathBuf {
     filled.scratch.join("proxy.toml")
 }
@@ -319,6 +348,8 @@ memory = "{}"
 workers = 2
 [limits]
 drain = "10s"
+[log]
+access = "{}"
 [origins.app]
 servers = ["{}"]
 [[site]]
@@ -331,6 +362,7 @@ default-ttl = "{}s"
         command.store,
         command.size,
         command.memory,
+        access_log(filled).display(),
         filled.origin.url(),
         number + 1,
     );
@@ -364,7 +396,8 @@ fn streams(program: &Path, urls: &Path, log: &Path, is_over: &AtomicBool) -> Res
     let mut all = StreamCounts::default();
     while !is_over.load(Ordering::Relaxed) {
         let mut command = Command::new(program);
-        command.args(["-n", &RUN_REQUESTS.to_string(), "-c", "1", "-m", "8", "-t", "1", "-i"]).arg(urls);
+        command.args(["-n", &RUN_REQUESTS.to_string(), "-c", "1", "-t", "1", "-i"]).arg(urls);
+        command.args(["-m", &STREAMS.to_string()]);
         let _ = fs::remove_file(log);
         let (_, said) = guard::run("h2load", command, log, RUN_MAX)?;
         all.add(read_run(&said)?);
@@ -416,6 +449,18 @@ mod tests {
     }
 
     #[test]
+    fn answers_are_read_from_the_log() {
+        let line = |protocol: &str, status: u16, bytes: u64| {
+            format!(
+                "127.0.0.1 - - [01/Dec/2026:00:00:00 +0000] \"GET http://a/o/1?size=9 {protocol}\" {status} {bytes} \"-\" \"h2load\" hit\n"
+            )
+        };
+        let all =
+            [line("HTTP/2.0", 200, 9), line("HTTP/1.1", 200, 1), line("HTTP/2.0", 200, 8), line("HTTP/2.0", 502, 9)];
+        assert_eq!(reached(&all.concat()), (3, 1));
+    }
+
+    #[test]
     fn each_failure_is_a_problem() {
         let measured = Measured {
             requests: 9,
@@ -431,6 +476,7 @@ mod tests {
             changes: 1,
             measured,
             streams: Some(streams),
+            reached: (5, 5),
             ratio_before: 1.0,
             ratio: 0.995,
             slowest: Duration::ZERO,
@@ -438,10 +484,15 @@ mod tests {
         assert!(good().problems().is_empty());
         assert_eq!(ChangeCounts { ratio: 0.98, ..good() }.problems().len(), 1);
         assert_eq!(ChangeCounts { ratio: f64::NAN, ..good() }.problems().len(), 1);
-        let failed = StreamCounts { failed: 1, ..streams };
+        let failed = StreamCounts { begun: 6, failed: 1, ..streams };
         assert_eq!(ChangeCounts { streams: Some(failed), ..good() }.problems().len(), 1);
+        let unsent = StreamCounts { begun: 13, failed: 8, shorter: 1, ..streams };
+        assert!(ChangeCounts { streams: Some(unsent), ..good() }.problems().is_empty());
+        for reached in [(5, 4), (6, 5), (6, 6), (0, 0)] {
+            assert_eq!(ChangeCounts { reached, ..good() }.problems().len(), 1, "{reached:?}");
+        }
         let idle = StreamCounts { begun: 0, ..streams };
-        assert_eq!(ChangeCounts { streams: Some(idle), ..good() }.problems().len(), 1);
+        assert_eq!(ChangeCounts { streams: Some(idle), reached: (0, 0), ..good() }.problems().len(), 1);
         let broken = Measured { errors_by_kind: [1, 0, 2, 0, 0], requests: 0, ..measured };
         assert_eq!(ChangeCounts { measured: broken, ..good() }.problems().len(), 3);
     }
