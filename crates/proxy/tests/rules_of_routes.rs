@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_config::{AccessRules, HeaderEdits, HeaderValue, NameFilter, NamePattern, Network, ProxyConfig};
-use nectary_proxy::{check_config, options_of};
+use nectary_proxy::check_config;
 
 use crate::common::sites::{at, with_rule, with_rule_config};
 use crate::common::*;
