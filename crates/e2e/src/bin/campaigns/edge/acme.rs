@@ -147,7 +147,8 @@ impl<'a> Rig<'a> {
 
         self.revoke(NAMES[0]).context("cannot revoke")?;
         proxy.process.signal(libc::SIGHUP);
-        wait("another certificate after the revocation", STEP_LIMIT, || Ok(self.file_of(NAMES[0])? != issued))?;
+        // Between two orders of a name there is a minute, also over a restart.
+        wait("another certificate after the revocation", 3 * STEP_LIMIT, || Ok(self.file_of(NAMES[0])? != issued))?;
         self.wait_served(NAMES[0])?;
         println!("{}: revoked, and ordered again", self.challenge);
 
