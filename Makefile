@@ -33,14 +33,14 @@ run: program
 	target=$${CARGO_TARGET_DIR:-target}; exec $$target/dist/nectary proxy --listen $(LISTEN) \
 	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log --default-ttl '$(TTL)' $(ARGS)
 
-# Line tables are three quarters of what is linked: they go into a file beside the program, where backtraces and debuggers
-# find them.
+# Line tables and symbols are four fifths of what is linked: they go into a file beside the program, where backtraces and
+# debuggers find them.
 program:
 	@ci/setup run
 	cargo build --profile dist --locked
 	@cd $${CARGO_TARGET_DIR:-target}/dist && if objdump -h nectary | grep -q debug_line; then \
 	  objcopy --only-keep-debug nectary nectary.debug && \
-	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary nectary.new && mv nectary.new nectary; fi
+	  objcopy --strip-all --add-gnu-debuglink=nectary.debug nectary nectary.new && mv nectary.new nectary; fi
 
 # PROGRAM=FILE packs another program than target/dist/nectary.
 $(PACKAGES): $(if $(PROGRAM),,program)
