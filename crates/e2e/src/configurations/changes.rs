@@ -314,10 +314,9 @@ impl Changed {
     }
 
     /// Ends all processes.
-    fn end(mut self) -> Result<()> {
+    fn end(&mut self) -> Result<()> {
         self.now.signal(libc::SIGTERM);
-        self.before.push(self.now);
-        for process in &mut self.before {
+        for process in self.before.iter_mut().chain([&mut self.now]) {
             let status = process.wait(END_MAX).context("a stopped proxy ends")?;
             ensure!(status.success(), "{}\n{}", guard::describe(status), process.log_tail());
         }
