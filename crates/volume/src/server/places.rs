@@ -161,6 +161,7 @@ mod tests {
         let places = Places::new(5).expect("tests may open some files");
         let (first, second) = (places.begin().expect("a seat"), places.begin().expect("a seat"));
         assert!(places.begin().is_err(), "two begin");
+        assert!(places.resume(9).is_err(), "the seats of those that begin are taken");
         let first = first.of_session(1);
         drop(second);
         let second = places.begin().expect("a seat").of_session(2);
@@ -192,7 +193,10 @@ mod tests {
         assert!(places.open().is_none());
         let anyway = places.open_anyway();
         drop(open);
+        let again: Vec<_> =
+            (1..2 + NEWCOMERS_MAX).map(|_| places.open().expect("a refused one is not counted")).collect();
+        assert!(places.open().is_none());
+        drop((anyway, again));
         assert!(places.open().is_some());
-        drop(anyway);
     }
 }
