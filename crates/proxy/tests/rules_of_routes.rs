@@ -165,7 +165,7 @@ async fn keys_beyond_their_bounds_are_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_by_its_key() {
+async fn impossible_keys_are_refused_by_name() {
     let origin = Origin::start().await;
     let mut checked = with_rule_config(&origin, |_| ());
     checked.origins[0].value.tls.ca = Some(at("/no/such/file".into()));

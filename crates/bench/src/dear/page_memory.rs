@@ -2,7 +2,7 @@
 //!
 //! Owns: the memory group of the program, and a thread that moves the group's limit: it is always what the group uses
 //! for other things than files (the program's own memory, and the kernel's objects) plus the bytes for pages. So a
-//! program that needs more memory of its own keeps its page cache. Promises: the kernel kills no program because of the
+//! program that needs more memory itself keeps its page cache. Promises: the kernel kills no program because of the
 //! limit; with version 1 of memory groups a program that is ahead of the thread waits, with version 2 it is slowed
 //! down. The report has how many bytes of pages there were ([`PageUse`]). Leaves to others: readahead (`execute`).
 //!

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_did_not_run_have_no_bar() {
+    fn lanes_not_run_have_no_bar() {
         let mut large = workload(&[&PROGRAMS[3]], |_| 1.0);
         large.blocks = 1024;
         large.lanes.truncate(2);

@@ -252,7 +252,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn targets_are_for_the_size_of_the_paper() {
+    fn targets_are_for_the_paper_size() {
         let program = &super::super::PROGRAMS[0];
         let small = workload(&[program], |_| 1.0);
         let large = Workload { blocks: 1024, ..small.clone() };

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_run_at_sizes_for_which_they_are_large_enough() {
+    fn programs_run_at_sizes_they_exceed() {
         let only = vec!["sort".to_owned()];
         let plan = Plan::new(Options { only, blocks: vec![600, 4096, LARGE_BLOCKS], ..Options::default() }).unwrap();
         assert_eq!(sizes_for(&plan, &[&PROGRAMS[2]]), [600, 4096, LARGE_BLOCKS]);

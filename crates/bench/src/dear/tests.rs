@@ -43,7 +43,7 @@ async fn a_loop_on_the_live_cache_is_what_its_replay_says_and_under_dear_the_dis
 /// Blocks that the live cache drops, as those of a deleted temporary file, are dropped by the replay, too: without the
 /// drops it would have other counts.
 #[tokio::test]
-async fn a_replay_with_drops_is_what_the_live_cache_did() {
+async fn replay_with_drops_matches_the_live_cache() {
     for policy in ["lru", "mru", "dear", "s3fifo"] {
         let memory_bytes = mounted::memory_for(policy, BLOCKS).unwrap();
         let cache = BufferCache::new(mounted::options(policy, memory_bytes)).unwrap();

@@ -44,7 +44,7 @@ const EXPLANATIONS: &[(&str, &str)] = &[
     (
         "partial-store-partial-complete",
         "The `206` of the test has no validator, and parts must not be combined without one (RFC 9110, 15.3.7.3). Its \
-         `Content-Range` is not the range that was asked for either.",
+         `Content-Range` is not the requested range either.",
     ),
     ("age-parse-nonnumeric", AGE),
     ("age-parse-negative", AGE),

@@ -117,7 +117,7 @@ async fn otherwise(request: ClientRequest, part: PartRange, reached: ReachedAnsw
         ReachedAnswer::Alone(why, _) => cached::respond(request, ReachedAnswer::Alone(why, None)).await,
         ReachedAnswer::Unstored(unstored, why, way) => match unstored.0.status() {
             StatusCode::PARTIAL_CONTENT => {
-                // It is the range that the proxy asked for. The client gets its own.
+                // It is the range that the proxy requested. The client gets its own.
                 drop(unstored);
                 cached::respond(request, ReachedAnswer::Alone(why, None)).await
             }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_dropped_for_room_are_not_absent() {
+    fn names_dropped_for_room_are_not_absent() {
         let (hasher, mut names) = (RandomState::new(), DirectoryNames::default());
         names.complete();
         names.keep(&hasher, b"a", Some(FILE));
