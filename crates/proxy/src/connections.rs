@@ -20,7 +20,7 @@ use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
 use crate::wire::http1::watch::{Side, Watch};
 use crate::wire::http2::Multiplexed;
-use crate::wire::transport::{Clock, Connection, Deadlines, until_killed};
+use crate::wire::transport::{Clock, Connection, Deadlines, RESTING_TICKS, until_killed};
 
 /// The time for which a connection without a request stays open while a worker lets its clients go.
 const LINGER: Duration = Duration::from_secs(1);
@@ -200,6 +200,8 @@ impl Connections {
             if !connection.transport().is_killed() && connection.is_overdue() {
                 stats.overdue_connections.add(1);
                 connection.transport().kill();
+            } else if connection.idle_ticks() == Some(RESTING_TICKS) {
+                connection.transport().wake();
             }
         }
     }

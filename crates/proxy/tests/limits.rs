@@ -361,6 +361,36 @@ async fn idle_clients_of_other_workers_make_room() {
 }
 
 #[tokio::test]
+async fn connection_that_rested_serves_on() {
+    let origin = Origin::start().await;
+    origin.on("/kept", Script::ok(&["cache-control: max-age=60"], b"kept"));
+    origin.on("/passed", Script::ok(&["cache-control: no-store"], b"passed"));
+    let proxy = TestProxy::forward().await;
+    let (kept, passed) =
+        (format!("GET {} HTTP/1.1", origin.url("/kept")), format!("GET {} HTTP/1.1", origin.url("/passed")));
+    let mut clients = Vec::new();
+    for line in [&kept, &passed] {
+        let mut client = Client::connect(proxy.address).await;
+        assert_eq!(client.ask(&[line]).await.status, 200);
+        clients.push(client);
+    }
+    // Their memory for requests is given back after a second. One request comes in two pieces.
+    for last in [&passed, &kept] {
+        tokio::time::sleep(Duration::from_millis(1800)).await;
+        for client in &mut clients {
+            let request = client::request(&[last]);
+            client.send(&request.as_bytes()[..9]).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            client.send(&request.as_bytes()[9..]).await;
+            let expected = if last == &passed { "passed" } else { "kept" };
+            assert_eq!(client.reply(false).await.text(), expected);
+            assert_eq!(client.ask(&[&kept]).await.text(), "kept");
+        }
+    }
+    assert_eq!(proxy.stats().connections, 2);
+}
+
+#[tokio::test]
 async fn connections_to_an_origin_are_used_again() {
     let origin = Origin::start().await;
     origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// The unit of the sweeper's clock.
 pub const TICK: Duration = Duration::from_millis(250);
 
+/// The ticks without activity after which a connection gives back memory that only requests need.
+pub const RESTING_TICKS: u32 = 4;
+
 /// The worker's clock, which its sweeper advances.
 #[derive(Debug, Default)]
 pub struct Clock {

@@ -35,24 +35,30 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
 pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientStream, client: Rc<Client>) {
-    let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
     let stream = SharedStream::new(WatchedStream::new(stream, watch.clone()));
-    let front = Front { worker: worker.clone(), watch: watch.clone(), client: client.clone() };
     let mut builder = http1::Builder::new();
     if worker.options.limits.headers_max != HEADERS {
         builder.max_headers(worker.options.limits.headers_max);
     }
-    let mut connection = builder
-        .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
-        .serve_connection(TokioIo::new(stream.clone()), front);
+    builder.max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192));
+    let begin = || {
+        let front = Front { worker: worker.clone(), watch: watch.clone(), client: client.clone() };
+        Box::new(builder.serve_connection(TokioIo::new(stream.clone()), front))
+    };
+    // hyper's buffers are most of what a connection takes, so it has them only while somebody makes requests.
+    let mut hyper = None;
     let is_direct = client.gets_content() && worker.sites.borrow().may_be_direct();
+    let direct = is_direct.then(|| direct::Direct { worker: worker.clone(), client: client.clone() });
     let mut is_draining = false;
     let ended = poll_fn(|context| {
         watch.transport.register(context);
         if watch.transport.is_killed() {
             return Poll::Ready(if watch.transport.is_settled() { Ended::Well } else { Ended::InAnAnswer });
         }
-        if is_direct
+        if stream.is_resting() {
+            hyper = None;
+        }
+        if (is_direct || hyper.is_none())
             && !watch.transport.is_draining()
             && !worker.is_leaving.get()
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
@@ -63,9 +69,10 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
                 Poll::Pending
             };
         }
+        let connection = hyper.get_or_insert_with(begin);
         if watch.transport.is_draining() && !is_draining && watch.transport.is_written() {
             is_draining = true;
-            Pin::new(&mut connection).graceful_shutdown();
+            Pin::new(&mut **connection).graceful_shutdown();
         }
         // Only one kind of error needs a reset: a response's body that could not be completed. Without a reset the
         // client might not notice that the body is incomplete.
@@ -91,8 +98,8 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
         })
     })
     .await;
-    let parts = connection.into_parts();
-    drop(parts.io);
+    // The part of a head that hyper got.
+    let read = hyper.map(|connection| connection.into_parts().read_buf).unwrap_or_default();
     let start = stream.start();
     let Some(stream) = stream.into_inner() else { return };
     if ended == Ended::InAnAnswer {
@@ -103,7 +110,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
     }
     let opened = client.tunnel.borrow_mut().take();
     if let Some(opened) = opened {
-        tunnel::run(&watch, stream, parts.read_buf, opened).await;
+        tunnel::run(&watch, stream, read, opened).await;
         return;
     }
     if watch.transport.is_killed() {
@@ -113,8 +120,7 @@ pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientSt
     if watch.violation().is_some() || malformed.is_some() {
         worker.stats.refused_connections.add(1);
     }
-    // The part of the refused head that hyper got, and the rest.
-    let mut head = parts.read_buf.to_vec();
+    let mut head = read.to_vec();
     head.extend_from_slice(&watch.refused_bytes());
     if let Some(malformed) = malformed {
         // The client may still be sending the refused request.

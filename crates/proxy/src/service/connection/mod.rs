@@ -219,7 +219,8 @@ async fn begins_as_http2(stream: &ClientSocket) -> bool {
 /// must end.
 async fn discard(stream: &mut (impl AsyncRead + Unpin), transport: &Transport) {
     let reading = async {
-        let (mut left, mut room) = (LINGER_BYTES_MAX, [0; 4096]);
+        // Not in the future, which is a part of every connection.
+        let (mut left, mut room) = (LINGER_BYTES_MAX, vec![0; 4096]);
         while left > 0 {
             match stream.read(&mut room).await {
                 Ok(0) | Err(_) => return,

@@ -26,6 +26,13 @@ pub trait Shortcut {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 
+/// `None` answers nothing, so that a connection needs no hyper until a request comes.
+impl<S: Shortcut> Shortcut for Option<S> {
+    fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
+        self.as_ref()?.answer(request, head)
+    }
+}
+
 /// A stream whose bytes are reported to a [`Watch`].
 pub struct WatchedStream<S> {
     stream: S,
@@ -195,6 +202,14 @@ impl<S: AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S> SharedStream<S> {
+    /// Whether the client has made no request for a while and hyper has nothing that it still needs: bytes or an error
+    /// to come, or something to write.
+    pub fn is_resting(&self) -> bool {
+        let front = self.0.borrow();
+        let is_empty = front.came.is_empty() && front.head.is_empty() && front.announced.is_empty();
+        front.is_awaited && is_empty && front.failed.is_none() && front.stream.watch.is_resting()
+    }
+
     /// Whether a request's head was refused and all earlier requests are answered, so that hyper only waits for the
     /// rest of the head.
     pub fn is_refused(&self) -> bool {

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::wire::http1::framing::Violation;
-use crate::wire::transport::{Clock, Deadlines};
+use crate::wire::transport::{Clock, Deadlines, RESTING_TICKS};
 
 const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
 
@@ -121,4 +121,35 @@ async fn a_request_behind_an_unfinished_exchange_waits_for_the_parser() {
     let polled = poll_fn(|context| Poll::Ready(stream.poll_shortcut(context, &Letters, &mut room))).await;
     assert!(polled.is_ready(), "answers keep the order of requests");
     assert!(stream.0.borrow().came.is_empty(), "nothing was read past the parser");
+}
+
+#[tokio::test]
+async fn connection_rests_when_nothing_is_left() {
+    let clock = Rc::new(Clock::default());
+    let watch = Watch::new(Side::Client, clock.clone(), DEADLINES, 1024);
+    let (mut peer, own) = tokio::io::duplex(4096);
+    let mut stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
+    let mut room = [0; 256];
+    assert!(!stream.is_resting(), "it has just begun");
+    (0..RESTING_TICKS).for_each(|_| clock.advance());
+    assert!(stream.is_resting());
+    peer.write_all(b"GET /b HT").await.expect("room");
+    poll_fn(|context| stream.poll_shortcut(context, &Letters, &mut room)).await;
+    (0..RESTING_TICKS).for_each(|_| clock.advance());
+    assert!(!stream.is_resting(), "a part of a request has come");
+    stream.read_exact(&mut [0; 9]).await.expect("all of it");
+    assert!(!stream.is_resting(), "hyper has it");
+    peer.write_all(b"TP/1.1\r\n\r\n").await.expect("room");
+    stream.read_exact(&mut [0; 10]).await.expect("all of it");
+    watch.begin(false);
+    let mut more = [0; 1];
+    let mut more = ReadBuf::new(&mut more);
+    assert!(poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut more))).await.is_pending());
+    (0..RESTING_TICKS).for_each(|_| clock.advance());
+    assert!(!stream.is_resting(), "the answer is not there yet");
+    watch.end();
+    watch.on_flushed();
+    assert!(!stream.is_resting(), "the answer has just ended");
+    (0..RESTING_TICKS).for_each(|_| clock.advance());
+    assert!(stream.is_resting());
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 
 use super::framing::{Framing, Phase, Violation};
 use super::informational::Informational;
-use crate::wire::transport::{Clock, Connection, Deadlines, Transport};
+use crate::wire::transport::{Clock, Connection, Deadlines, RESTING_TICKS, Transport};
 
 /// The kind of peer that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +186,11 @@ impl Watch {
             && !self.transport.is_draining()
             && !self.transport.is_killed()
             && self.framing.borrow().phase() == Phase::Between
+    }
+
+    /// Whether the client has made no request for a while. The sweeper wakes its task once then.
+    pub(super) fn is_resting(&self) -> bool {
+        self.is_fresh() && self.transport.quiet_ticks() >= RESTING_TICKS
     }
 
     /// Whether a request's head was refused, and all earlier answers are sent.

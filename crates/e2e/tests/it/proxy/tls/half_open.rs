@@ -14,7 +14,7 @@ const CLIENTS: usize = 10_000;
 /// The beginning of a handshake: the head of a record of 512 bytes with a `ClientHello`, and its first bytes.
 const HALF_A_HELLO: &[u8] = &[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
 /// The memory that a connection in its handshake may take. *Units*: bytes.
-const CONNECTION_BYTES_MAX: u64 = 32 << 10;
+const CONNECTION_BYTES_MAX: u64 = 20 << 10;
 
 #[test]
 fn half_open_connections_keep_nobody_out() -> Result<()> {
