@@ -211,3 +211,27 @@ async fn replacement_is_named_in_first_order_alone() {
     assert_eq!(authority.book().replacements[..3], [true, false, false], "the authority may refuse it for that");
     assert!(only(&proxy).failure.is_some());
 }
+
+#[tokio::test]
+async fn limited_account_is_not_made_again() {
+    let (authority, from) = (Authority::start("limited-account").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    {
+        let mut book = authority.book();
+        book.refuses = Some("rateLimited");
+        book.says = "too many new orders (300) from this account in the last 3h0m0s";
+    }
+    let names = ["a.test", "b.test"];
+    let mut proxy = TestProxy::start(patient(&authority, &from, &names)).await;
+    until(|| failure_of(&proxy, "a.test").is_some() && authority.book().looks == 1).await;
+    proxy.stop().await;
+    assert_eq!(authority.book().accounts, 1);
+    std::fs::remove_file(authority.file_of("a.test").with_file_name("account.json")).expect("an account");
+    // The certificate is looked at again, for which there is no account now.
+    let mut proxy = TestProxy::start(patient(&authority, &from, &names)).await;
+    until(|| failure_of(&proxy, "a.test").is_some()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.stop().await;
+    let book = authority.book();
+    assert_eq!((book.accounts, book.looks), (1, 1));
+}

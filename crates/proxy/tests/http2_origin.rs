@@ -214,6 +214,17 @@ async fn server_that_refuses_all_is_left() {
 }
 
 #[tokio::test]
+async fn refused_body_is_not_sent_again() {
+    let server = Http2Origin::start().await;
+    let proxy = configured(of(shared(server.address))).await;
+    let mut client = Client::connect(proxy.address).await;
+    // Without a length the server could not see that the body is missing.
+    client.send(b"PUT /refuse HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n").await;
+    assert_eq!(client.reply(false).await.status, 502);
+    assert_eq!(server.count(), 1, "nobody has the body any more");
+}
+
+#[tokio::test]
 async fn unsafe_request_is_sent_once() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;

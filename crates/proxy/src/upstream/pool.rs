@@ -354,6 +354,19 @@ mod tests {
     }
 
     #[test]
+    fn each_failing_server_has_its_probe() {
+        // The same key has the same order, so that turns do not hide a server behind another.
+        let (pool, health, now) = (pool_with(&[1, 1, 1], Balance::Hash), Arc::new(Health::default()), Instant::now());
+        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        (0..3).for_each(|_| health.note_error(&pool.servers[1].origin));
+        let probed = |order: &Order<'_>| order.probe.as_ref().map(|(server, _)| server.origin.port);
+        let orders = [0; 3].map(|_| pool.order(&health, 0, ProbeBy::Request, now));
+        let mut found: Vec<_> = orders.iter().filter_map(probed).collect();
+        found.sort_unstable();
+        assert_eq!(found, [1, 2], "one probe at a time for each");
+    }
+
+    #[test]
     fn failing_origin_leaves_further_probes_alone() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
         for server in &pool.servers {
