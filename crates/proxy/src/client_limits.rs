@@ -343,6 +343,7 @@ mod tests {
         assert_eq!(requests.take(client, at(16.0)), Ok(()));
         assert_eq!(requests.take(client, at(16.0)), Err(15));
         assert_eq!(requests.take(client, at(15.0)), Err(15), "a worker whose clock was read before");
+        assert_eq!(requests.take(client, at(30.9)), Err(1), "no time counts twice");
         assert!((0..4).all(|_| requests.take(client, at(10_000.0)).is_ok()));
         assert_eq!(requests.take(client, at(10_000.0)), Err(15), "no more than a full bucket");
     }
@@ -364,7 +365,9 @@ mod tests {
         let limits = ClientLimits::new(&NetworkLimits::default());
         let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
         let rate = |count| RequestRate { count, period: Duration::from_secs(60) };
+        let short = RequestRate { count: 1, period: Duration::from_secs(30) };
         let rules = [
+            RequestRule::new("one", None, short),
             RequestRule::new("one", None, rate(1)),
             RequestRule::new("one", Some("/"), rate(1)),
             RequestRule::new("two", None, rate(1)),

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_config::{AcmeChallenge, AcmeConfig, CertificateConfig, ListenAddress, ListenerConfig, ProxyConfig};
+use nectary_config::{
+    AcmeChallenge, AcmeConfig, CertificateConfig, ListenAddress, ListenerConfig, ProxyConfig, RequestRate,
+};
 use nectary_proxy::{AcmeName, AcmeOptions, ProxyOptions, RetryRule, TlsRules};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -101,6 +103,24 @@ async fn only_tokens_under_way_are_answered() {
     authority.book().check_at = Some(door);
     wait_for_tls(&proxy, "a.test", &authority).await;
     assert_eq!(ask("token-0").await.status, 308, "the check is over");
+}
+
+#[tokio::test]
+async fn check_is_answered_without_a_token() {
+    let (authority, from) = (Authority::start("limited").await, Origin::start().await);
+    let mut options = ordering(&authority, &from, &["a.test"]);
+    options.limits.by_network.requests = Some(RequestRate { count: 1, period: Duration::from_secs(60) });
+    let proxy = TestProxy::start(options).await;
+    let door = proxy.redirect_address.expect("an address");
+    until(|| authority.book().orders.len() == 1).await;
+    for status in [308, 429] {
+        assert_eq!(get(door, "/x", &["host: a.test"]).await.status, status);
+    }
+    // The authority is in the same network.
+    authority.book().check_at = Some(door);
+    until(|| authority.book().orders[0].status != "pending").await;
+    assert_eq!(authority.book().orders[0].problem, None);
+    assert_eq!(get(door, "/x", &["host: a.test"]).await.status, 429);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Certificates that the proxy orders: what it does not ask an authority for, however often it is started or reloaded.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nectary_proxy::{AcmeFailure, ProxyOptions, RetryRule};
 
@@ -170,4 +170,68 @@ async fn reloads_hasten_one_attempt() {
     reload(changed);
     until(|| count("a.test") == 3 && count("b.test") == 2).await;
     assert_eq!(authority.book().refusals, 5);
+}
+
+#[tokio::test]
+async fn limit_lasts_an_hour_at_least() {
+    for (asked_s, pause_s) in [(5, 3600), (7200, 7200)] {
+        let (authority, from) = (Authority::start(&format!("limit-{asked_s}")).await, Origin::start().await);
+        {
+            let mut book = authority.book();
+            (book.refuses, book.refusal_pause_s) = (Some("rateLimited"), Some(asked_s));
+            book.says = "too many certificates (5) already issued for this exact set of identifiers";
+        }
+        let proxy = TestProxy::start(patient(&authority, &from, &["a.test"])).await;
+        until(|| only(&proxy).failure.is_some()).await;
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
+        let left_s = only(&proxy).failure.expect("a failure").again_s - now_s;
+        assert!((pause_s - 60..=pause_s).contains(&left_s), "{left_s} s after {asked_s} s were requested");
+    }
+}
+
+#[tokio::test]
+async fn broken_authority_is_asked_for_one_name() {
+    let (authority, from) = (Authority::start("broken").await, Origin::start().await);
+    authority.book().refuses = Some("serverInternal");
+    let proxy = TestProxy::start(patient(&authority, &from, &["a.test", "b.test"])).await;
+    until(|| ["a.test", "b.test"].iter().all(|name| failure_of(&proxy, name).is_some())).await;
+    assert_eq!(authority.book().refusals, 1, "the other name would fail as well");
+}
+
+#[tokio::test]
+async fn replacement_is_named_in_first_order_alone() {
+    let (authority, from) = (Authority::start("replaces").await, Origin::start().await);
+    authority.put("a.test", (-DAY_S, 89 * DAY_S));
+    {
+        let mut book = authority.book();
+        (book.suggests_s, book.refuses) = (Some((-2 * DAY_S, -DAY_S)), Some("malformed"));
+    }
+    let proxy = TestProxy::start(ordering(&authority, &from, &["a.test"])).await;
+    until(|| authority.book().replacements.len() >= 3).await;
+    assert_eq!(authority.book().replacements[..3], [true, false, false], "the authority may refuse it for that");
+    assert!(only(&proxy).failure.is_some());
+}
+
+#[tokio::test]
+async fn limited_account_is_not_made_again() {
+    let (authority, from) = (Authority::start("limited-account").await, Origin::start().await);
+    authority.put("b.test", (-DAY_S, 89 * DAY_S));
+    {
+        let mut book = authority.book();
+        book.refuses = Some("rateLimited");
+        book.says = "too many new orders (300) from this account in the last 3h0m0s";
+    }
+    let names = ["a.test", "b.test"];
+    let mut proxy = TestProxy::start(patient(&authority, &from, &names)).await;
+    until(|| failure_of(&proxy, "a.test").is_some() && authority.book().looks == 1).await;
+    proxy.stop().await;
+    assert_eq!(authority.book().accounts, 1);
+    std::fs::remove_file(authority.file_of("a.test").with_file_name("account.json")).expect("an account");
+    // The certificate is looked at again, for which there is no account now.
+    let mut proxy = TestProxy::start(patient(&authority, &from, &names)).await;
+    until(|| failure_of(&proxy, "a.test").is_some()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.stop().await;
+    let book = authority.book();
+    assert_eq!((book.accounts, book.looks), (1, 1));
 }

@@ -439,3 +439,22 @@ async fn unclear_purges_purge_nothing() {
     assert_ne!(purge_by_body(proxy.address, all, &[AUTHORIZATION]).await.status, 200);
     assert!(is_hit(&proxy, &origin).await);
 }
+
+#[tokio::test]
+async fn purge_with_a_late_body_is_refused() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, listener()).await;
+    let mut idle = Client::connect(proxy.address).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    assert_eq!(idle.ask(&[&line]).await.status, 200);
+    let before = proxy.stats().requests;
+    let mut late = Client::connect(proxy.admin_address.expect("one")).await;
+    late.send(b"POST /purge HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n{\"all\"").await;
+    proxy.wait_for(|stats| stats.requests > before).await;
+    // The worker leaves the store before it ends its idle connections.
+    proxy.shutdown.request();
+    assert_eq!(idle.rest().await, b"");
+    late.send(b": true}").await;
+    let reply = late.reply(false).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (503, "nectary; detail=stopping"));
+}

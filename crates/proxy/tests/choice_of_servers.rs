@@ -128,6 +128,23 @@ async fn server_with_broken_bodies_gets_no_more() {
     }
 }
 
+/// A probe reads a part of a long body alone.
+#[tokio::test]
+async fn long_error_page_ends_no_failing() {
+    let servers = numbered::<2>().await;
+    let page = vec![b'e'; 300_000];
+    servers[0].now("/x", Script::response("503 Service Unavailable", NOT_STORED, &page));
+    let mut pool = of(&[&servers[0], &servers[1]]);
+    pool.eject = Some(at(EjectRules { failures: Some(at(1)), time: Some(at(Duration::from_millis(1))) }));
+    let proxy = over(pool).await;
+    let mut errors = 0;
+    while servers[0].count() < 8 {
+        errors += usize::from(ask(&proxy, "/x").await != "1");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(errors, 1, "the others are answers to probes");
+}
+
 #[tokio::test]
 async fn unsafe_requests_find_servers_back() {
     // No other test binds this address.

@@ -241,6 +241,22 @@ async fn floods_hold_up_nobody_else() {
     assert_eq!(origin.got().len(), 1, "what was reset may be answered from memory");
 }
 
+/// So few resets are no flood yet, but none of these requests was seen before it was taken back.
+#[tokio::test]
+async fn burst_of_resets_ends_the_connection() {
+    let origin = Origin::start().await;
+    let proxy = proxied(&origin).await;
+    // `GET http://a/a`, in the words of HPACK's static table.
+    let request = [0x82, 0x86, 0x41, 1, b'a', 0x44, 2, b'/', b'a'];
+    let pair = |turn: u32| [frame(1, 5, 2 * turn + 1, &request), frame(3, 0, 2 * turn + 1, &[0, 0, 0, 8])].concat();
+    let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");
+    let sent = [OPENING, &(0..100).flat_map(pair).collect::<Vec<_>>()].concat();
+    stream.write_all(&sent).await.expect("room");
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "the connection goes on");
+}
+
 #[tokio::test]
 async fn requests_of_a_connection_are_bounded() {
     let origin = Origin::start().await;

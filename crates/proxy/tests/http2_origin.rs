@@ -2,13 +2,16 @@
 //! that must not be.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nectary_config::{HealthCheck, OriginConfig, ProxyConfig, ServerScheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use crate::common::http2::frame;
 use crate::common::http2_server::{acceptor, fixture, large};
 use crate::common::sites::{at, config, configured, origin, route, site, with_workers};
 use crate::common::*;
@@ -199,6 +202,29 @@ async fn refused_stream_is_sent_again() {
 }
 
 #[tokio::test]
+async fn server_that_refuses_all_is_left() {
+    let server = Http2Origin::start().await;
+    let proxy = configured(of(shared(server.address))).await;
+    for (method, count) in [("GET", 4), ("POST", 8)] {
+        let mut client = Client::connect(proxy.address).await;
+        let line = format!("{method} /never/{method} HTTP/1.1");
+        assert_eq!(client.ask(&[&line, "host: a", "content-length: 0"]).await.status, 502, "{method}");
+        assert_eq!(server.count(), count, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn refused_body_is_not_sent_again() {
+    let server = Http2Origin::start().await;
+    let proxy = configured(of(shared(server.address))).await;
+    let mut client = Client::connect(proxy.address).await;
+    // Without a length the server could not see that the body is missing.
+    client.send(b"PUT /refuse HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n").await;
+    assert_eq!(client.reply(false).await.status, 502);
+    assert_eq!(server.count(), 1, "nobody has the body any more");
+}
+
+#[tokio::test]
 async fn unsafe_request_is_sent_once() {
     let server = Http2Origin::start().await;
     let proxy = configured(of(shared(server.address))).await;
@@ -273,6 +299,79 @@ async fn silent_server_costs_first_byte() {
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await;
     assert!(ended.is_ok(), "the connection ends");
+}
+
+/// The type, the flags and the stream of the next frame; `None` at the end of the connection.
+async fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.ok()?;
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    stream.read_exact(&mut payload).await.ok()?;
+    Some((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]])))
+}
+
+/// The server answers one request, and then nothing more. Pings begin after ten seconds, and have twenty.
+#[tokio::test]
+async fn connection_without_answers_to_pings_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut pool = shared(listener.local_addr().expect("an address"));
+    pool.times.keep_alive = Some(at(Duration::from_secs(600)));
+    let proxy = configured(of(pool)).await;
+    let address = proxy.address;
+    let asked = tokio::spawn(async move { get(address, "/x", &["host: a"]).await });
+    let (mut stream, _) = listener.accept().await.expect("a connection");
+    let mut pings = 0;
+    let until_end = async {
+        stream.read_exact(&mut [0; 24]).await.expect("a preface");
+        while let Some((kind, flags, number)) = next_frame(&mut stream).await {
+            let answer = match (kind, flags) {
+                // Settings are confirmed, and a request is answered by `:status: 200`.
+                (4, 0) => [frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat(),
+                (1, _) => frame(1, 5, number, &[0x88]),
+                (6, 0) => {
+                    pings += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            stream.write_all(&answer).await.expect("room");
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), until_end).await.is_ok(), "the connection goes on");
+    assert_eq!((asked.await.expect("a reply").status, pings), (200, 1));
+}
+
+/// The server answers an upload by `413` at once, and says nothing about the rest of it.
+#[tokio::test]
+async fn unfinished_upload_retires_its_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let proxy = configured(of(shared(listener.local_addr().expect("an address")))).await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let task = tokio::spawn(async move {
+        let mut serving = tokio::task::JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            serving.spawn(async move {
+                _ = stream.read_exact(&mut [0; 24]).await;
+                while let Some(found) = next_frame(&mut stream).await {
+                    let answer = match found {
+                        (4, 0, _) => [frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat(),
+                        (1, flags, number) if flags & 1 == 0 => frame(1, 5, number, &[0x08, 3, b'4', b'1', b'3']),
+                        (1, _, number) => frame(1, 5, number, &[0x88]),
+                        _ => continue,
+                    };
+                    _ = stream.write_all(&answer).await;
+                }
+            });
+        }
+    });
+    let mut client = Client::connect(proxy.address).await;
+    client.send(b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await;
+    assert_eq!(client.reply(false).await.status, 413);
+    assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 200);
+    assert_eq!(connections.load(Ordering::Relaxed), 2, "the rest of the upload may still come");
+    task.abort();
 }
 
 #[tokio::test]

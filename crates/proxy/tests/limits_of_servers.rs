@@ -1,5 +1,7 @@
 //! How many connections a server gets, how requests wait for one, and how long a whole response may take.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nectary_config::OriginConfig;
@@ -185,4 +187,83 @@ async fn checks_need_no_place() {
     assert_eq!(proxy.reader().origins_unhealthy(), []);
     server.open("gate");
     assert_eq!(client.reply(false).await.status, 200);
+}
+
+/// Sends a request that nobody else's answer can answer.
+async fn post(client: &mut Client) {
+    client.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
+}
+
+/// The two clients are often at different workers, and then the one with the connection has nobody who waits.
+#[tokio::test]
+async fn place_goes_to_the_worker_that_waits() {
+    for _ in 0..12 {
+        let server = gated().await;
+        let mut pool = narrow(&server);
+        pool.times.queue_time = Some(at(Duration::from_secs(2)));
+        let proxy = with_workers(of(pool), 2).await;
+        let mut clients = [Client::connect(proxy.address).await, Client::connect(proxy.address).await];
+        post(&mut clients[0]).await;
+        server.wait_for(1).await;
+        post(&mut clients[1]).await;
+        proxy.wait_for(|stats| stats.queued == 1).await;
+        server.open("gate");
+        for client in &mut clients {
+            assert_eq!(client.reply(false).await.status, 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn busy_worker_leaves_turns_to_others() {
+    let server = Origin::start().await;
+    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let mut pool = narrow(&server);
+    pool.times.queue_time = Some(at(Duration::from_secs(2)));
+    let proxy = with_workers(of(pool), 2).await;
+    let (address, left) = (proxy.address, Arc::new(AtomicUsize::new(16)));
+    let clients = (0..16).map(|_| {
+        let left = left.clone();
+        // Nobody stops before everybody has been answered, so no worker is without requests that wait.
+        tokio::spawn(async move {
+            let (mut client, mut count) = (Client::connect(address).await, 0);
+            while left.load(Ordering::Relaxed) > 0 {
+                post(&mut client).await;
+                let status = client.reply(false).await.status;
+                count += 1;
+                match status {
+                    200 if count == 5 => _ = left.fetch_sub(1, Ordering::Relaxed),
+                    200 => {}
+                    refused => {
+                        left.store(0, Ordering::Relaxed);
+                        return refused;
+                    }
+                }
+            }
+            200
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        assert_eq!(client.await.expect("an answer"), 200, "it waited in vain");
+    }
+}
+
+#[tokio::test]
+async fn handed_connection_ends_when_unused() {
+    let server = gated().await;
+    let mut pool = narrow(&server);
+    pool.times.keep_alive = Some(at(Duration::from_millis(500)));
+    let proxy = configured(of(pool)).await;
+    let mut clients = [Client::connect(proxy.address).await, Client::connect(proxy.address).await];
+    post(&mut clients[0]).await;
+    server.wait_for(1).await;
+    post(&mut clients[1]).await;
+    proxy.wait_for(|stats| stats.queued == 1).await;
+    server.open("gate");
+    for client in &mut clients {
+        assert_eq!(client.reply(false).await.status, 200);
+    }
+    assert_eq!(server.connections(), 1, "it was handed over");
+    let ended = tokio::time::timeout(Duration::from_secs(10), server.wait_for_ends(1)).await;
+    assert!(ended.is_ok(), "it counts as busy");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_config::{Located, ProxyConfig, RequestRate};
+use nectary_config::{ListenAddress, Located, ProxyConfig, RequestRate};
 
 use crate::common::http2::Http2;
 use crate::common::sites::{at, config, configured, origin, route, site};
@@ -94,4 +94,18 @@ async fn reload_keeps_counts_of_rules_that_stay() {
         }
         assert_eq!(status(&mut client, &["GET /x HTTP/1.1", "host: a"]).await, expected, "{count}");
     }
+}
+
+#[tokio::test]
+async fn administration_needs_no_tokens() {
+    let from = Origin::start().await;
+    let mut config = limited(&from, 1);
+    config.limits.client_requests = rate(1);
+    config.admin.listen = vec![at(ListenAddress::Socket("127.0.0.1:0".parse().expect("an address")))];
+    let proxy = configured(config).await;
+    let mut client = Client::connect(proxy.admin_address.expect("one")).await;
+    for _ in 0..3 {
+        assert_eq!(status(&mut client, &["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION]).await, 200);
+    }
+    assert_eq!(proxy.stats().limited_requests, 0);
 }

@@ -1,10 +1,12 @@
 //! A reload replaces sites, routes, origins and rules while requests go on; a bad one changes nothing.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_config::ProxyConfig;
+use nectary_config::{CertificateConfig, ListenAddress, ProxyConfig, SiteName};
 
+use crate::common::certificates::Certificates;
 use crate::common::sites::{at, config, configured, origin, route, site};
 use crate::common::*;
 
@@ -70,6 +72,54 @@ async fn a_bad_configuration_changes_nothing() {
     other.limits.url_bytes_max = Some(at(100));
     let needs_restart = proxy.reopener().reload(&Arc::new(other)).expect("a good configuration");
     assert_eq!(needs_restart, ["[store]", "[limits]"]);
+}
+
+#[tokio::test]
+async fn changed_listener_needs_a_restart() {
+    let from = Origin::start().await;
+    let proxy = configured(one("a", &from)).await;
+    let mut other = one("a", &from);
+    other.listeners[0].value.address = at(ListenAddress::Socket("127.0.0.1:1".parse().expect("an address")));
+    let needs_restart = proxy.reopener().reload(&Arc::new(other)).expect("a good configuration");
+    assert_eq!(needs_restart, ["[[listener]]"]);
+}
+
+#[tokio::test]
+async fn unusable_certificate_changes_no_site() {
+    let (from, files) = (Origin::start().await, Certificates::new("reload"));
+    let own = files.sign("site", &["a"]);
+    let made = |name: &str, key: &Path| {
+        let mut config = one(name, &from);
+        // The keys of what is stored tell the names of a site apart.
+        config.sites[0].value.names.push(at(SiteName::Exact("other".to_owned())));
+        config.listeners[0].value.tls = Some(at(true));
+        let (cert, key) = (at(own.certificate.clone()), at(key.to_owned()));
+        config.tls.certificates = vec![at(CertificateConfig { cert, key })];
+        config
+    };
+    let proxy = configured(made("a", &own.key)).await;
+    let reopener = proxy.reopener();
+    let key = || reopener.keys_of("http://other/x", false).concat();
+    assert_eq!(key(), b"http://a/x");
+    let error = reopener.reload(&Arc::new(made("b", Path::new("/no/such/key")))).expect_err("there is no key");
+    assert!(error.to_string().contains("/no/such/key"), "{error}");
+    assert_eq!(key(), b"http://a/x", "nothing has changed");
+    reopener.reload(&Arc::new(made("b", &own.key))).expect("a good configuration");
+    assert_eq!(key(), b"http://b/x");
+}
+
+#[tokio::test]
+async fn another_origin_has_no_failures_yet() {
+    // It is dropped, so its port refuses connections.
+    let from = Origin::start().await.address;
+    let made = |name: &str| config(vec![site(&["a"], vec![route("/", name)])], vec![origin(name, &[from])]);
+    let proxy = configured(made("o")).await;
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 502);
+    }
+    assert_eq!(proxy.reader().origins_down().len(), 1);
+    proxy.reopener().reload(&Arc::new(made("p"))).expect("a good configuration");
+    assert_eq!(proxy.reader().origins_down(), []);
 }
 
 #[tokio::test]

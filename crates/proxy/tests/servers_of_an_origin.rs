@@ -80,6 +80,20 @@ async fn a_reload_keeps_what_is_known_of_a_server() {
 }
 
 #[tokio::test]
+async fn reload_keeps_counts_of_servers() {
+    let server = Origin::start().await;
+    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let made = || config(vec![site(&["a"], vec![route("/", "o")])], vec![origin("o", &[server.address])]);
+    let proxy = configured(made()).await;
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 200);
+    }
+    proxy.reopener().reload(&std::sync::Arc::new(made())).expect("a good configuration");
+    let counts: Vec<_> = proxy.reader().servers().iter().map(|server| server.requests).collect();
+    assert_eq!(counts, [3], "a counter of a monitor never goes back");
+}
+
+#[tokio::test]
 async fn an_unsafe_request_is_sent_once() {
     let servers = [Origin::start().await, Origin::start().await];
     for server in &servers {

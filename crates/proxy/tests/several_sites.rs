@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use nectary_config::{HostRule, ProxyConfig, Redirect, RouteAction};
+use nectary_config::{HostRule, ListenAddress, ProxyConfig, Redirect, RouteAction};
 use nectary_store::KeyRef;
 
 use crate::common::http2::Http2;
@@ -134,6 +134,37 @@ async fn the_host_that_an_origin_gets_is_the_rule_s() {
     assert!(proxy.store.get(KeyRef::new(b"http://s1.example!a.s1.example:82/x", b"")).await.is_some());
     let keys = proxy.reopener().keys_of("https://a.s1.example:82/x", false);
     assert_eq!(keys, [b"http://s1.example!a.s1.example:82/x".to_vec()]);
+}
+
+#[tokio::test]
+async fn prefix_purges_keys_of_all_routes() {
+    let (named, own) = (Origin::start().await, Origin::start().await);
+    named.on("/x", Script::fresh(b"x"));
+    own.on("/own/x", Script::fresh(b"x"));
+    let mut of_client = origin("c", &[named.address]);
+    of_client.host = Some(at(HostRule::Client));
+    let routes = vec![route("/", "c"), route("/own/", "o")];
+    let mut config =
+        config(vec![site(&["m.example", "*.m.example"], routes)], vec![of_client, origin("o", &[own.address])]);
+    config.admin.listen = vec![at(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], 0))))];
+    let proxy = configured(config).await;
+    let ask = async |path: &str| get(proxy.address, path, &["host: a.m.example"]).await;
+    for path in ["/x", "/own/x"] {
+        ask(path).await;
+        assert!(ask(path).await.is_hit(), "{path}");
+    }
+    let mut keys = proxy.reopener().keys_of("https://a.m.example/", true);
+    keys.sort_unstable();
+    assert_eq!(keys, [b"http://m.example!a.m.example/".to_vec(), b"http://m.example/".to_vec()]);
+    let body = r#"{"prefix": "http://a.m.example/"}"#;
+    let length = format!("content-length: {}", body.len());
+    let mut client = Client::connect(proxy.admin_address.expect("one")).await;
+    client.send(request(&["POST /purge HTTP/1.1", "host: localhost", AUTHORIZATION, &length]).as_bytes()).await;
+    client.send(body.as_bytes()).await;
+    assert_eq!(client.reply(false).await.status, 200);
+    for path in ["/x", "/own/x"] {
+        assert!(!ask(path).await.is_hit(), "{path}");
+    }
 }
 
 #[tokio::test]

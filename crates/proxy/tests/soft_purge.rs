@@ -1,8 +1,12 @@
 //! What is softly purged is stale from now on: it is validated before it is served, or served stale by the rules for
 //! stale responses, and fresh again after a `304`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use nectary_proxy::{AdminOptions, ProxyOptions};
 
+use crate::common::sites::{at, configured, with_rule_config};
 use crate::common::*;
 
 const SOFT: &str = "fastly-soft-purge: 1";
@@ -83,7 +87,9 @@ async fn softly_purged_stands_in_for_unreachable_origin() {
     }
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
-    assert!(reply.cache_status().ends_with("detail=stale"), "{}", reply.cache_status());
+    let told = reply.cache_status();
+    let ttl_s = told.strip_prefix("nectary; fwd=stale; ttl=").and_then(|rest| rest.strip_suffix("; detail=stale"));
+    assert!(ttl_s.is_some_and(|ttl_s| ttl_s.parse::<i64>().is_ok_and(|ttl_s| ttl_s <= 0)), "{told}");
     assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.status, 502);
 }
 
@@ -160,4 +166,25 @@ async fn unclear_soft_purges_purge_nothing() {
     let reply = ask(&proxy, &[&line, AUTHORIZATION, "fastly-soft-purge: 0"]).await;
     assert_eq!(reply.cache_status(), "nectary; detail=purged");
     assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn soft_purge_outweighs_a_new_lifetime() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["etag: \"x\""], b"old")).on("/a", Script::raw(RENEWED));
+    let with_ttl = |seconds: u64| {
+        let ttl = Some(at(Duration::from_secs(seconds)));
+        with_rule_config(&origin, |route| route.rules.lifetimes.default_ttl = ttl)
+    };
+    let proxy = configured(with_ttl(60)).await;
+    let ask_site = async || get(proxy.address, "/a", &["host: a"]).await;
+    ask_site().await;
+    assert!(ask_site().await.is_hit());
+    proxy.reopener().reload(&Arc::new(with_ttl(900))).expect("a good configuration");
+    while !ask_site().await.cache_status().contains("ttl=8") {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(ask(&proxy, &["PURGE /a HTTP/1.1", "host: a", AUTHORIZATION, SOFT]).await.status, 200);
+    assert_eq!(ask_site().await.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
+    assert_eq!(origin.count(), 2);
 }

@@ -253,6 +253,13 @@ mod tests {
     }
 
     #[test]
+    fn line_without_end_is_awaited_in_bounds() {
+        let line = |bytes: usize| [LINE_START, &vec![b'x'; bytes - LINE_START.len()]].concat();
+        assert_eq!(parse(&line(LINE_BYTES_MAX - 1)), Ok(ParsedHeader::Part));
+        assert!(parse(&line(LINE_BYTES_MAX)).is_err());
+    }
+
+    #[test]
     fn header_names_its_client_once_whole() {
         for (header, client) in valid() {
             let client = client.map(|client| client.parse().expect("an address"));

@@ -248,11 +248,19 @@ mod tests {
         book.note_name("a.test", pauses(), Some(&failure()), 1000);
         book.note_name("gone.test", LeftPauses { order: HOUR, ..LeftPauses::default() }, None, 1000);
         book.note_name("good.test", LeftPauses::default(), None, 1000);
+        for (name, left) in [
+            ("later.test", LeftPauses { order: HOUR, suggestion: 24 * HOUR, ..LeftPauses::default() }),
+            ("hurry.test", LeftPauses { order: HOUR, hurry: 2 * HOUR, ..LeftPauses::default() }),
+        ] {
+            book.note_name(name, left, None, 1000);
+        }
         book.note_account(Some((HOUR, "this account")), 1000);
         let wanted = HashSet::from(["a.test", "good.test"]);
         book.write(&files, &wanted, 1000).expect("written");
         let mut found = PauseBook::read(&files);
         assert_eq!(found.pauses, book.pauses);
+        let is_kept = found.of_name("gone.test", 1000).is_some_and(|(left, _)| left.order == HOUR);
+        assert!(is_kept, "a name that comes back has its pause");
         let (left, why) = found.of_name("a.test", 2800).expect("pauses");
         let half = HOUR / 2;
         assert_eq!(
@@ -264,10 +272,14 @@ mod tests {
         assert_eq!((found.of_name("good.test", 2800), found.of_account(4600)), (None, None));
         let (left, why) = found.of_name("a.test", 4600).expect("pauses");
         assert_eq!((left.failures, left.order, why), (3, Duration::ZERO, None));
-        // A name that is gone is forgotten when its pause is over, and one that is wanted is not.
-        found.write(&files, &wanted, 4600).expect("written");
-        let names: Vec<String> = PauseBook::read(&files).pauses.names.into_keys().collect();
-        assert_eq!(names, ["a.test"]);
+        // A name that is gone is forgotten when all of its pauses are over, and one that is wanted is not.
+        let names = |found: &mut PauseBook, now_s: i64| {
+            found.write(&files, &wanted, now_s).expect("written");
+            PauseBook::read(&files).pauses.names.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(names(&mut found, 4600), ["a.test", "hurry.test", "later.test"]);
+        assert_eq!(names(&mut found, 8200), ["a.test", "later.test"]);
+        assert_eq!(names(&mut found, 87_400), ["a.test"]);
         _ = fs::remove_dir_all(&folder);
     }
 

@@ -486,6 +486,23 @@ mod tests {
     }
 
     #[test]
+    fn asked_pause_outlasts_the_longest_own() {
+        let mut plan = RenewalPlan::new(None);
+        plan.on_failed(at(0, 0), &RULE, 0.5, Some(Duration::from_secs(24 * 3600)));
+        assert_eq!((plan.step(at(0, 86_399)), plan.step(at(0, 86_400))), (None, Some(Step::Order)));
+    }
+
+    #[test]
+    fn wait_shortens_no_pause() {
+        let mut plan = RenewalPlan::new(None);
+        plan.on_failed(at(0, 0), &RULE, 0.5, Some(Duration::from_secs(3600)));
+        plan.wait(Duration::from_secs(10), at(0, 0));
+        assert_eq!((plan.step(at(0, 3599)), plan.step(at(0, 3600))), (None, Some(Step::Order)));
+        plan.wait(Duration::from_secs(7200), at(0, 0));
+        assert_eq!((plan.step(at(0, 7199)), plan.failures()), (None, 1));
+    }
+
+    #[test]
     fn unreadable_certificates_are_not_ordered() {
         let mut plan = RenewalPlan::unreadable(at(0, 5), &RULE);
         assert_eq!((plan.step(at(0, 64)), plan.step(at(0, 65))), (None, Some(Step::Read)));

@@ -350,6 +350,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn long_names_share_no_file() {
+        let long = |end: &str| file_name(&format!("{}.{end}", "x".repeat(NAME_MAX)));
+        let (one, other) = (long("a.test"), long("b.test"));
+        assert!(one != other && one.len() <= NAME_MAX && other.len() <= NAME_MAX, "{one} {other}");
+        assert_eq!(one, long("A.test"));
+    }
+
     proptest! {
         #[test]
         fn names_share_no_file(left in ".{0,80}", right in ".{0,80}") {

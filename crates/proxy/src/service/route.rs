@@ -69,14 +69,17 @@ pub(super) async fn route(
         part: None,
         continues: false,
     };
+    // The clients behind another proxy are one network, which may have no token left when an authority checks a name.
+    if form.is_ok()
+        && let Some(answer) = of_check(&request)
+    {
+        return answer;
+    }
     if let Some(wait_s) = wait_s {
         return too_many(&request, wait_s);
     }
     if let Err((status, problem)) = form {
         return own(&request, status, "malformed", problem, true);
-    }
-    if let Some(answer) = of_check(&request) {
-        return answer;
     }
     if let Some(wait_s) = excess_at_site(&request) {
         return too_many(&request, wait_s);

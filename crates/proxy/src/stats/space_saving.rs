@@ -183,6 +183,30 @@ mod tests {
     }
 
     #[test]
+    fn certain_weight_decides_the_order() {
+        let mut summary = of((0..KEYS_MAX).map(|key| (key.to_string(), 10)));
+        summary.add(b"certain", 1, 1);
+        summary.add(b"5", 2, 1);
+        let keys = heaviest(&[summary], KEYS_MAX);
+        // The new key may weigh 11, and 1 of that is certain.
+        assert_eq!((&*keys[0].key, keys[0].at_least(), keys[0].error_max), (&b"5"[..], 12, 0));
+        let last = &keys[KEYS_MAX - 1];
+        assert_eq!((&*last.key, last.weight, last.error_max), (&b"certain"[..], 11, 10));
+    }
+
+    #[test]
+    fn key_that_all_summaries_have_is_exact() {
+        let full = |own: &str| {
+            let others = (1..KEYS_MAX).map(|key| (format!("{own}{key}"), 5));
+            of(others.chain([("both".to_owned(), 100)]))
+        };
+        let keys = heaviest(&[full("a"), full("b"), full("c")], usize::MAX);
+        assert_eq!((&*keys[0].key, keys[0].weight, keys[0].error_max), (&b"both"[..], 300, 0));
+        // Two summaries may have forgotten as much of any other key as their lightest one weighs.
+        assert!(keys[1..].iter().all(|key| (key.weight, key.error_max) == (15, 10)));
+    }
+
+    #[test]
     fn summary_is_bounded() {
         let mut summary = SpaceSaving::default();
         for number in 0..10_000u32 {

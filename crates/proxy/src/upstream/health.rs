@@ -233,6 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn connection_ends_failures_of_connecting_alone() {
+        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let refused = FetchError::Connect("refused".into());
+        let is_failing = |port| health.standing(&origin(port), &RULE, ProbeBy::Nobody, now).is_some();
+        (0..3).for_each(|_| health.note_failure(&origin(1), &refused));
+        (0..3).for_each(|_| health.note_error(&origin(2)));
+        // The last failure says what it is about.
+        (0..2).for_each(|_| health.note_failure(&origin(3), &refused));
+        health.note_error(&origin(3));
+        (0..2).for_each(|_| health.note_error(&origin(4)));
+        health.note_failure(&origin(4), &refused);
+        (1..5).for_each(|port| health.note_connected(&origin(port)));
+        assert_eq!([1, 2, 3, 4].map(is_failing), [false, true, true, false]);
+    }
+
+    #[test]
     fn one_request_at_a_time_probes() {
         let health = Arc::new(Health::default());
         let now = Instant::now();

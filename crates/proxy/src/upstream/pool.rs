@@ -354,6 +354,53 @@ mod tests {
     }
 
     #[test]
+    fn each_failing_server_has_its_probe() {
+        // The same key has the same order, so that turns do not hide a server behind another.
+        let (pool, health, now) = (pool_with(&[1, 1, 1], Balance::Hash), Arc::new(Health::default()), Instant::now());
+        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        (0..3).for_each(|_| health.note_error(&pool.servers[1].origin));
+        let probed = |order: &Order<'_>| order.probe.as_ref().map(|(server, _)| server.origin.port);
+        let orders = [0; 3].map(|_| pool.order(&health, 0, ProbeBy::Request, now));
+        let mut found: Vec<_> = orders.iter().filter_map(probed).collect();
+        found.sort_unstable();
+        assert_eq!(found, [1, 2], "one probe at a time for each");
+    }
+
+    #[test]
+    fn failing_origin_leaves_further_probes_alone() {
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        for server in &pool.servers {
+            (0..3).for_each(|_| health.note_error(&server.origin));
+        }
+        let (_, first) = pool.failing(&health, now).expect("all are failing");
+        let (_, second) = pool.failing(&health, now).expect("all are failing");
+        let (_, third) = pool.failing(&health, now).expect("all are failing");
+        assert!(first.is_some() && second.is_some() && third.is_none(), "{first:?} {second:?} {third:?}");
+    }
+
+    #[test]
+    fn server_without_weight_hides_no_failure() {
+        let (pool, health, now) = (pool(&[1, 0]), Arc::new(Health::default()), Instant::now());
+        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        assert!(pool.failing(&health, now).is_some(), "nobody asks the other server");
+    }
+
+    #[test]
+    fn full_server_is_asked_last() {
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        let rule = LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(1) };
+        let limited = |server: &Server| Server::new(server.origin.clone(), 1).limited(Some(rule));
+        let pool = Pool { servers: pool.servers.iter().map(limited).collect(), ..pool };
+        let first = || [0; 2].map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]);
+        let one = pool.servers[0].state.begin();
+        assert_eq!(first(), [1, 2], "it has room for another request");
+        let both = (one, pool.servers[0].state.begin());
+        assert_eq!(first(), [2, 2]);
+        drop(both);
+        assert_eq!(first(), [1, 2]);
+    }
+
+    #[test]
     fn the_least_busy_server_is_first() {
         let (pool, health) = (pool_with(&[1, 2, 1], Balance::LeastOutstanding), Arc::new(Health::default()));
         let now = Instant::now();

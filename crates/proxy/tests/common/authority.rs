@@ -55,8 +55,12 @@ pub struct Book {
     pub refuses: Option<&'static str>,
     /// What it says when it refuses.
     pub says: &'static str,
+    /// The pause that it asks for when it refuses a new order. *Units*: seconds.
+    pub refusal_pause_s: Option<u64>,
     /// The new orders that were refused.
     pub refusals: usize,
+    /// Whether each request for a new order said which certificate it replaces.
+    pub replacements: Vec<bool>,
     /// Whether it has forgotten the account at the next order.
     pub forgets: bool,
     /// Where names are checked; a check waits until there is an address.
@@ -113,7 +117,9 @@ impl Authority {
             breaks_directory: false,
             refuses: None,
             says: "not for you",
+            refusal_pause_s: None,
             refusals: 0,
+            replacements: Vec::new(),
             forgets: false,
             check_at: None,
             validity_s: (-3600, 90 * DAY_S),
@@ -259,6 +265,9 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
     }
     let mut book = book.lock().expect("no panic");
     let url = book.url.clone();
+    if (method, place) == ("POST", "new-order") {
+        book.replacements.push(payload(body)["replaces"].is_string());
+    }
     let (status, headers, text) = match (method, place) {
         ("GET", "dir") => (200, String::new(), book.directory().to_string()),
         ("HEAD", "nonce") => (200, String::new(), String::new()),
@@ -285,7 +294,10 @@ async fn answer(book: &Mutex<Book>, method: &str, path: &str, body: &[u8]) -> Ve
         ("POST", "new-order") if book.refuses.is_some() => {
             book.refusals += 1;
             let kind = format!("urn:ietf:params:acme:error:{}", book.refuses.unwrap_or_default());
-            (403, String::new(), json!({ "type": kind, "detail": book.says, "status": 403 }).to_string())
+            // Only with these statuses is the header a pause.
+            let status = if book.refusal_pause_s.is_some() { 429 } else { 403 };
+            let headers = book.refusal_pause_s.map(|pause_s| format!("retry-after: {pause_s}\r\n")).unwrap_or_default();
+            (status, headers, json!({ "type": kind, "detail": book.says, "status": status }).to_string())
         }
         ("POST", "new-order") => {
             let wanted = payload(body);

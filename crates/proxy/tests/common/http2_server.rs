@@ -194,6 +194,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
     let (plain, fresh) = (("cache-control", "no-store"), ("cache-control", "max-age=3600"));
     match kind {
         "silent" => std::future::pending().await,
+        "never" => respond.send_reset(Reason::REFUSED_STREAM),
         "refuse" if before == 0 => respond.send_reset(Reason::REFUSED_STREAM),
         "reset" => respond.send_reset(Reason::INTERNAL_ERROR),
         "early" => _ = respond.send_response(head(413, &[plain]), true),

@@ -264,6 +264,20 @@ mod tests {
         assert_eq!(ticks_until_cut(&clock, &streams, &stream), DEADLINES.body + 1);
     }
 
+    #[tokio::test]
+    async fn slow_reader_does_not_blame_the_origin() {
+        let (clock, streams) = connection();
+        let stream = streams.begin();
+        stream.await_answer(None);
+        stream.answered();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let mut reading = Box::pin(stream.until_read(told));
+        assert!(futures_util::poll!(&mut reading).is_pending());
+        tell.send(()).expect("it waits");
+        assert!(reading.await.is_some());
+        assert_eq!(ticks_until_cut(&clock, &streams, &stream), 0, "the client takes its time");
+    }
+
     #[test]
     fn slow_upload_does_not_blame_the_origin() {
         let (clock, streams) = connection();
