@@ -25,7 +25,7 @@ use crate::rules::cache_status::CACHE_NAME;
 use crate::sites::{LiveSites, Sites};
 use crate::stats::WorkerStats;
 use crate::successor::Successor;
-use crate::upstream::{KnownOrigins, Upstream, check_all};
+use crate::upstream::{KnownOrigins, Upstream, check_all, find_all};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -176,6 +176,18 @@ impl Worker {
             let pools = tables.borrow_and_update().pools();
             tokio::select! {
                 () = check_all(&self.upstream, &pools) => {}
+                changed = tables.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Looks up the servers of the table in use, of whose origins records name the servers, until the task is dropped.
+    pub async fn find_servers(self: Rc<Self>) {
+        let mut tables = self.live_sites.follow();
+        loop {
+            let pools = tables.borrow_and_update().pools();
+            tokio::select! {
+                () = find_all(&self.upstream, &pools) => {}
                 changed = tables.changed() => if changed.is_err() { return },
             }
         }
