@@ -273,12 +273,12 @@ async fn certificates_are_for_the_domain() {
 }
 
 #[tokio::test]
-async fn count_is_that_of_a_proxy() {
+async fn service_is_counted_without_a_proxy() {
     let (names, one) = (name_server().await, server("1").await);
     names.on(SRV, Says::Services(vec![record(1, 1, one.address, "one.test"), (1, 1, 0, "two.test".to_owned())], 60));
     names.on("_http._tcp.none.test", Says::NoName(5));
     let files = Files::new("", Some(names.address));
-    let count = |name: &'static str| nectary_proxy::count_servers(files.names.clone(), name);
+    let count = |name: &'static str| nectary_proxy::count_service_servers(files.names.clone(), name);
     assert_eq!(count(SRV).await, Ok((1, Some("two.test has the port 0".to_owned()))));
     assert_eq!(count("_http._tcp.none.test").await, Err("it has no SRV record".to_owned()));
     assert_eq!(count("_http._tcp.never.invalid").await, Err("it has no SRV record".to_owned()));

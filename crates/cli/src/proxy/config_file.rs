@@ -104,7 +104,7 @@ async fn look_up_servers(config: &ProxyConfig, origin: &OriginConfig) {
     }
     if let Some(srv) = &origin.srv {
         let name = srv.value.to_string();
-        match nectary_proxy::count_servers(NameFiles::default(), &name).await {
+        match nectary_proxy::count_service_servers(NameFiles::default(), &name).await {
             Ok((_, None)) => {}
             Ok((_, Some(reason))) => warn(srv.place, &format!("all servers of {name}"), &reason),
             Err(reason) => warn(srv.place, &name, &reason),

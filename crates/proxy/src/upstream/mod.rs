@@ -30,7 +30,7 @@ mod trust;
 
 pub(crate) use checks::check_all;
 pub(crate) use connect::connect_tcp;
-pub use discovery::{ServiceFigures, count_servers};
+pub use discovery::{ServiceFigures, count_service_servers};
 pub(crate) use discovery::{ServiceRule, find_all};
 pub(crate) use error::FetchError;
 pub(crate) use exchange::exchange;

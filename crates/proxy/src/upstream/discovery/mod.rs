@@ -232,7 +232,7 @@ async fn keep_finding(upstream: &Rc<Upstream>, pool: &Pool) {
 /// Looks up the servers of a service once. *Returns*: how many it has, and why some of its records are ignored, if they are.
 ///
 /// *Errors*: why it has none.
-pub async fn count_servers(files: NameFiles, name: &str) -> Result<(usize, Option<String>), String> {
+pub async fn count_service_servers(files: NameFiles, name: &str) -> Result<(usize, Option<String>), String> {
     let found = servers_of(look_up_service_once(files, name).await?).map_err(|error| error.to_string())?;
     Ok((found.servers.len(), found.reason))
 }
