@@ -180,7 +180,10 @@ fn service_problem(service: &ServiceFigures) -> Option<(String, &'static str)> {
     let what = format!(
         "the SRV records {srv} of the origin `{origin}` give no server: {failures} look-ups in a row, the last: {failure}; {kept}"
     );
-    Some((what, "look up the name with `dig SRV`, and see the servers in /etc/resolv.conf; a reload looks it up at once"))
+    Some((
+        what,
+        "look up the name with `dig SRV`, and see the servers in /etc/resolv.conf; a reload looks it up at once",
+    ))
 }
 
 /// The days before the end of a certificate from which on somebody should renew it.

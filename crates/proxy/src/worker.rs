@@ -93,7 +93,8 @@ pub(crate) struct Worker {
 impl Worker {
     /// Makes a worker that does not listen yet.
     pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common { options, store, sites, known, room, client_limits, successor, part_purges, tls, instance } = common;
+        let Common { options, store, sites, known, room, client_limits, successor, part_purges, tls, instance } =
+            common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));

@@ -60,7 +60,8 @@ async fn marker_outlives_a_soft_purge() {
     let url = origin.url("/a");
     get(proxy.address, &url, &["accept: x"]).await;
     assert!(get(proxy.address, &url, &["accept: x"]).await.is_hit());
-    let stale_since = async || proxy.store.get(KeyRef::new(url.as_bytes(), b"")).await.expect("a marker").stale_since_s();
+    let stale_since =
+        async || proxy.store.get(KeyRef::new(url.as_bytes(), b"")).await.expect("a marker").stale_since_s();
     assert_eq!(stale_since().await, None);
     soft_purge(&proxy, &origin, "/a", "accept: */*").await;
     assert!(stale_since().await.is_some());

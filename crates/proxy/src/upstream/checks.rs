@@ -34,8 +34,7 @@ static BACK: Throttle = Throttle::every(Duration::from_secs(60));
 /// Checks the servers of the pools that have a check, until the future is dropped.
 pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
     let checked = pools.iter().filter_map(|pool| Some((pool, pool.rules.check.as_ref()?)));
-    let mut checking: FuturesUnordered<_> =
-        checked.map(|(pool, check)| check_servers(upstream, pool, check)).collect();
+    let mut checking: FuturesUnordered<_> = checked.map(|(pool, check)| check_servers(upstream, pool, check)).collect();
     while checking.next().await.is_some() {}
     pending().await
 }

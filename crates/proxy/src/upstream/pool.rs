@@ -270,7 +270,8 @@ mod tests {
         let later = now + Duration::from_secs(10);
         assert!(pool.failing(&health, later).is_none(), "the other works");
         assert!(order(ProbeBy::Request, later).probe.is_some(), "the next probe was left to a request");
-        (0..3).for_each(|_| health.note_failure(&pool.servers().all()[1].origin, &FetchError::Connect("refused".into())));
+        (0..3)
+            .for_each(|_| health.note_failure(&pool.servers().all()[1].origin, &FetchError::Connect("refused".into())));
         assert!(pool.failing(&health, now).is_some());
         let last = order(ProbeBy::Request, later + Duration::from_secs(10));
         assert_eq!((last.servers.len(), last.probe.is_none()), (2, true), "all are tried");

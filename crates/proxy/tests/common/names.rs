@@ -161,7 +161,9 @@ fn answer(zone: &Zone, question: &[u8], is_udp: bool) -> Option<Vec<u8>> {
         Says::TooLong(_) | Says::ManyServices(_) if is_udp => message.header_mut().set_tc(true),
         Says::Addresses(found, seconds) => push(&mut message, asked.qname(), kind, &found, seconds),
         Says::TooLong(found) => push(&mut message, asked.qname(), kind, &found, 60),
-        Says::Services(found, seconds) if kind == Rtype::SRV => push_services(&mut message, asked.qname(), &found, seconds),
+        Says::Services(found, seconds) if kind == Rtype::SRV => {
+            push_services(&mut message, asked.qname(), &found, seconds)
+        }
         Says::ManyServices(found) if kind == Rtype::SRV => push_services(&mut message, asked.qname(), &found, 60),
         Says::Services(..) | Says::ManyServices(_) => {}
         Says::Alias(target) => {

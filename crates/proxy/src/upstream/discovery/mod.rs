@@ -164,7 +164,8 @@ impl Pool {
         let (added, removed) = self.use_found(discovery, &found);
         let count = found.len();
         if let Some(failure) = failure {
-            let text = format_args!("origin {name}: cannot look up {srv}: {failure}; it has the {count} servers of before");
+            let text =
+                format_args!("origin {name}: cannot look up {srv}: {failure}; it has the {count} servers of before");
             FAILED.write(Level::Warning, "proxy", text);
         }
         if !added.is_empty() || !removed.is_empty() {

@@ -27,8 +27,8 @@ use nectary_host::descriptors;
 
 use self::files::{FilesNow, SystemFiles, local_addresses};
 use self::query::Said;
-use self::services::ServiceSaid;
 pub(super) use self::services::ServiceRecord;
+use self::services::ServiceSaid;
 use self::share::Shares;
 use super::FetchError;
 use crate::options::NameFiles;
