@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::{State, Status};
-use nectary_proxy::{AcmeName, OriginDown, Reopener, ShownCertificate, StatsReader};
+use nectary_proxy::{AcmeName, OriginDown, Reopener, ServiceFigures, ShownCertificate, StatsReader};
 use nectary_store::Stat;
 use serde_json::{Value, json};
 
@@ -122,6 +122,10 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let remedy = "look at its log, and whether `check` asks for the right path; its origin's other servers are asked meanwhile";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let services = running.map(|running| running.stats.services()).unwrap_or_default();
+    for (what, remedy) in services.iter().filter_map(service_problem) {
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     let config = running.and_then(|running| running.config.as_ref());
     if let Some(config) = config {
         status = config.report(status);
@@ -146,6 +150,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         "access_log_failure": log_failure,
         "origin_failure": origins_down.first().map(|down| &down.last),
         "servers": running.map(|running| running.stats.servers()),
+        "services": services,
         "configuration": config.map(|config| config.figures()),
         "process": {
             "open_descriptors": machine::open_descriptors(),
@@ -161,6 +166,24 @@ fn subject(down: &OriginDown) -> String {
         true => "the origin".to_owned(),
         false => format!("the server {} of the origin `{}`", down.server_url, down.name),
     }
+}
+
+/// What is wrong with looking up the servers of an origin, and what to do.
+fn service_problem(service: &ServiceFigures) -> Option<(String, &'static str)> {
+    let ServiceFigures { origin, srv, servers, failures, .. } = service;
+    let failure = service.failure.as_ref().filter(|_| service.is_failing)?;
+    let kept = match servers {
+        0 => "it has no server by them".to_owned(),
+        1 => "the server of before is used".to_owned(),
+        count => format!("the {count} servers of before are used"),
+    };
+    let what = format!(
+        "the SRV records {srv} of the origin `{origin}` give no server: {failures} look-ups in a row, the last: {failure}; {kept}"
+    );
+    Some((
+        what,
+        "look up the name with `dig SRV`, and see the servers in /etc/resolv.conf; a reload looks it up at once",
+    ))
 }
 
 /// The days before the end of a certificate from which on somebody should renew it.

@@ -68,6 +68,16 @@ impl ClientLimits {
         Err(wait_s)
     }
 
+    /// Takes a token for a request to a site or a route with this rule, which has taken one of the proxy. *Errors*: there is
+    /// none, and the proxy's is put back.
+    pub fn take_after_proxy(&self, rule: Option<&RequestRule>, client: IpAddr, now: Instant) -> Result<(), u64> {
+        let taken = self.take_of_site(rule, client, now);
+        if let (Err(_), Some(requests)) = (&taken, &self.requests) {
+            requests.buckets.put_back(&requests.rule, client, now);
+        }
+        taken
+    }
+
     /// Counts a new connection of a client; nothing is counted without a limit. *Errors*: its network has too many.
     pub fn count(&self, client: IpAddr) -> Result<Option<NetworkPlace>, TooMany> {
         self.connections.as_ref().map(|limit| limit.take(client).ok_or(TooMany)).transpose()
@@ -393,6 +403,21 @@ mod tests {
         assert_eq!(limits.take_all(Some(&rule), client, now), Err(60), "the proxy's");
         assert_eq!(limits.take_of_site(Some(&rule), client, now), Ok(()), "it was put back");
         assert_eq!(limits.take_all(Some(&rule), client, now), Err(30), "the site's");
+    }
+
+    #[test]
+    fn refusal_of_a_site_costs_no_token() {
+        let requests = Some(RequestRate { count: 2, period: Duration::from_secs(60) });
+        let limits = ClientLimits::new(&NetworkLimits { connections_max: None, requests });
+        let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
+        let rule = RequestRule::new("one", None, RequestRate { count: 1, period: Duration::from_secs(60) });
+        let of_proxy = || limits.requests.as_ref().expect("a limit").take(client, now);
+        assert_eq!((of_proxy(), limits.take_after_proxy(Some(&rule), client, now)), (Ok(()), Ok(())));
+        for _ in 0..3 {
+            assert_eq!((of_proxy(), limits.take_after_proxy(Some(&rule), client, now)), (Ok(()), Err(60)));
+        }
+        assert_eq!((of_proxy(), limits.take_after_proxy(None, client, now)), (Ok(()), Ok(())), "another site");
+        assert_eq!(of_proxy(), Err(30));
     }
 
     #[test]

@@ -64,4 +64,4 @@ pub use server::{Bound, Proxy, run};
 pub use stats::{LATENCY_BOUNDS_US, Latency, ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;
-pub use upstream::{OriginDown, ServerFigures};
+pub use upstream::{OriginDown, ServerFigures, ServiceFigures, count_service_servers};

@@ -251,6 +251,7 @@ impl Bound {
             room,
             client_limits,
             successor,
+            part_purges: Arc::default(),
             tls: tls.clone(),
             instance: random(),
         };

@@ -25,7 +25,7 @@ use crate::access_log::LogQueue;
 use crate::acme::AcmeName;
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
-use crate::upstream::{OriginDown, Pool, ServerFigures};
+use crate::upstream::{OriginDown, Pool, ServerFigures, ServiceFigures};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -259,6 +259,11 @@ impl StatsReader {
         self.sites.as_ref().map(LiveSites::servers).unwrap_or_default()
     }
 
+    /// How looking up the servers of origins goes, of those whose servers are looked up.
+    pub fn services(&self) -> Vec<ServiceFigures> {
+        self.sites.as_ref().map(LiveSites::services).unwrap_or_default()
+    }
+
     /// How long requests took, by what the cache did with them, of all workers together.
     pub fn latencies(&self) -> Vec<Latency> {
         latency::sum(self.workers.iter().map(|worker| &worker.latencies))
@@ -313,7 +318,7 @@ mod tests {
             ProxyOptions { origin: Some("http://a:81".parse().expect("an origin")), ..ProxyOptions::default() };
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
         let sites = preset(&options, Arc::new(OriginRules::new(OriginTimes::of(&options.limits), trust)));
-        let state = sites.pools()[0].servers[0].state.clone();
+        let state = sites.pools()[0].servers().all()[0].state.clone();
         (LiveSites::new(sites), state)
     }
 }

@@ -22,10 +22,11 @@ use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
 use crate::room::Room;
 use crate::rules::cache_status::CACHE_NAME;
+use crate::service::PartPurges;
 use crate::sites::{LiveSites, Sites};
 use crate::stats::WorkerStats;
 use crate::successor::Successor;
-use crate::upstream::{KnownOrigins, Upstream, check_all};
+use crate::upstream::{KnownOrigins, Upstream, check_all, find_all};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -40,6 +41,7 @@ pub(crate) struct Common {
     pub room: Arc<Room>,
     pub client_limits: ClientLimits,
     pub successor: Successor,
+    pub part_purges: Arc<PartPurges>,
     pub tls: Option<Arc<Tls>>,
     /// A number that distinguishes this proxy from others.
     pub instance: u32,
@@ -62,6 +64,8 @@ pub(crate) struct Worker {
     pub upstream: Rc<Upstream>,
     pub hit_for_miss: RefCell<HitForMiss>,
     pub rendered: RefCell<RenderedValues>,
+    /// When URLs were purged because their bodies in parts have changed.
+    pub part_purges: Arc<PartPurges>,
     /// Buffers for the two parts of a key (URL and variant) while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
     /// The buffer into which a request's head is read before it is known whether hyper must answer the request.
@@ -89,7 +93,8 @@ pub(crate) struct Worker {
 impl Worker {
     /// Makes a worker that does not listen yet.
     pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common { options, store, sites, known, room, client_limits, successor, tls, instance } = common;
+        let Common { options, store, sites, known, room, client_limits, successor, part_purges, tls, instance } =
+            common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));
@@ -106,6 +111,7 @@ impl Worker {
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),
             rendered: RefCell::new(RenderedValues::new()),
+            part_purges,
             scratch: RefCell::default(),
             room: RefCell::new(vec![0; ROOM_BYTES].into()),
             tls,
@@ -176,6 +182,18 @@ impl Worker {
             let pools = tables.borrow_and_update().pools();
             tokio::select! {
                 () = check_all(&self.upstream, &pools) => {}
+                changed = tables.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Looks up the servers of the table in use, of whose origins records name the servers, until the task is dropped.
+    pub async fn find_servers(self: Rc<Self>) {
+        let mut tables = self.live_sites.follow();
+        loop {
+            let pools = tables.borrow_and_update().pools();
+            tokio::select! {
+                () = find_all(&self.upstream, &pools) => {}
                 changed = tables.changed() => if changed.is_err() { return },
             }
         }

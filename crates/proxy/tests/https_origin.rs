@@ -14,13 +14,14 @@ use tokio::task::JoinHandle;
 
 use crate::common::*;
 
-fn fixture(name: &str) -> PathBuf {
+/// The path of a file of `common/tls`.
+pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/common/tls").join(name)
 }
 
 /// Starts a TLS origin that sends the same response to every request and ends each connection without TLS's closing
 /// message, as if an attacker had cut it; returns its port and its task.
-async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
+pub async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
     origin_that_ends(response, false).await
 }
 

@@ -72,6 +72,23 @@ async fn rule_of_a_route_counts_apart() {
 }
 
 #[tokio::test]
+async fn refusals_of_a_site_cost_nothing_elsewhere() {
+    let from = Origin::start().await;
+    from.on("/x", Script::fresh(b"x"));
+    let mut both = limited(&from, 1);
+    both.limits.client_requests = rate(3);
+    let proxy = configured(both).await;
+    let mut client = Client::connect(proxy.address).await;
+    assert_eq!(status(&mut client, &["GET /x HTTP/1.1", "host: a"]).await, 200);
+    for more in ["x-plain: 1", "connection: keep-alive", "range: bytes=0-0", "cache-control: no-cache"] {
+        assert_eq!(status(&mut client, &["GET /x HTTP/1.1", "host: a", more]).await, 429, "{more}");
+    }
+    for expected in [200, 200, 429] {
+        assert_eq!(status(&mut client, &["GET /x HTTP/1.1", "host: b"]).await, expected);
+    }
+}
+
+#[tokio::test]
 async fn reload_keeps_counts_of_rules_that_stay() {
     let from = Origin::start().await;
     from.on("/x", Script::fresh(b"x"));

@@ -41,6 +41,7 @@ mod refusals;
 mod reload_of_sites;
 mod rules_of_routes;
 mod servers_at_unix_sockets;
+mod servers_by_srv;
 mod servers_of_an_origin;
 mod several_addresses;
 mod several_sites;

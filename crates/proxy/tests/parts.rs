@@ -177,6 +177,34 @@ async fn parts_of_two_bodies_are_never_joined() {
     assert!(reply.body == new && reply.header("etag") == "\"b\"");
 }
 
+/// Three clients read the old body when it changes: those that find it later do not purge the parts of the new one.
+#[tokio::test]
+async fn readers_of_an_old_body_purge_once() {
+    let (old, new) = (body(14, LENGTH), body(15, LENGTH));
+    let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
+    ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
+    // Both have the first part of the old body, and want the second one, for which the origin keeps them waiting.
+    origin.now("/x", Script::default().wait("gate").then_range(&["etag: \"b\"", FRESH], &new));
+    let before = proxy.stats().invalidations;
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&["GET /x HTTP/1.1", "host: a"]).as_bytes()).await;
+        let head = client.head().await;
+        assert_eq!(head.header("etag"), "\"a\"");
+        readers.push((client, head));
+    }
+    origin.wait_for(2).await;
+    origin.open("gate");
+    for (mut client, head) in readers {
+        let reply = client.body(head).await;
+        assert!(!reply.is_complete && old.starts_with(&reply.body), "bytes of two bodies");
+    }
+    assert_eq!(proxy.stats().invalidations, before + 1);
+    let reply = ask(&proxy, &[]).await;
+    assert!(reply.is_complete && reply.body == new);
+}
+
 #[tokio::test]
 async fn old_parts_behind_new_ones_are_replaced() {
     let (old, new) = (body(6, 3 * PART), body(7, 3 * PART));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_proxy::{AdminOptions, ProxyOptions};
+use nectary_store::KeyRef;
 
 use crate::common::sites::{at, configured, with_rule_config};
 use crate::common::*;
@@ -51,6 +52,28 @@ async fn softly_purged_url_is_validated_once() {
         assert!(get(proxy.address, &url, &[accept]).await.is_hit(), "{accept}");
     }
     assert_eq!((origin.count(), proxy.stats().purges), (4, 1));
+}
+
+/// What is softly purged is not written again when its segment is reclaimed: without a new marker, the variants that were
+/// validated would be lost then.
+#[tokio::test]
+async fn marker_outlives_a_soft_purge() {
+    let origin = Origin::start().await;
+    origin.on("/a", fresh(&["vary: accept"])).on("/a", Script::raw(RENEWED));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    get(proxy.address, &url, &["accept: x"]).await;
+    assert!(get(proxy.address, &url, &["accept: x"]).await.is_hit());
+    let stale_since =
+        async || proxy.store.get(KeyRef::new(url.as_bytes(), b"")).await.expect("a marker").stale_since_s();
+    assert_eq!(stale_since().await, None);
+    soft_purge(&proxy, &origin, "/a", "accept: */*").await;
+    assert!(stale_since().await.is_some());
+    let reply = get(proxy.address, &url, &["accept: x"]).await;
+    assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
+    assert_eq!(stale_since().await, None);
+    assert!(get(proxy.address, &url, &["accept: x"]).await.is_hit());
+    assert_eq!(origin.count(), 2);
 }
 
 #[tokio::test]

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use nectary_block::{Form, Spec};
-use nectary_config::{Located, ProxyConfig, ServerScheme, Setting, StoreConfig};
+use nectary_config::{Located, OriginConfig, Place, ProxyConfig, ServerScheme, Setting, StoreConfig};
 use nectary_host::log::{self, Level};
+use nectary_proxy::NameFiles;
 use nectary_store::{AdmitRule, ClusterRead, WriteBudget};
 
 use crate::arguments::{Arguments, Command, IoEngine, ProxyArguments};
@@ -49,24 +50,7 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
     let arguments = options_of(path)?;
     let Some(config) = &arguments.file.read else { return Ok(FAILED) };
     for origin in &config.origins {
-        for server in &origin.servers {
-            let url = &server.url;
-            if url.scheme == ServerScheme::Unix {
-                continue;
-            }
-            let look_up = async {
-                let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
-                found.map(|mut found| found.next().is_some())
-            };
-            let reason = match tokio::time::timeout(LOOK_UP_TIME_MAX, look_up).await {
-                Ok(Ok(true)) => continue,
-                Ok(Ok(false)) => "it has no address".to_owned(),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "nothing answers".to_owned(),
-            };
-            let place = format!("{}:{}", config.source.name(), url.place);
-            log::write(Level::Warning, "proxy", format_args!("{place}: cannot look up {}: {reason}", url.host));
-        }
+        look_up_servers(config, origin).await;
     }
     if let (Some(acme), Ok(options)) = (&config.tls.acme, nectary_proxy::options_of(config))
         && let Some(orders) = &options.acme
@@ -93,6 +77,39 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
     let (sites, origins) = (config.sites.len(), config.origins.len());
     output::text(&format!("{}: good: {sites} sites, {origins} origins\n", path.display()))?;
     Ok(GOOD)
+}
+
+/// Warns if a server of an origin cannot be looked up, or its records name none.
+async fn look_up_servers(config: &ProxyConfig, origin: &OriginConfig) {
+    let warn = |place: Place, what: &str, reason: &str| {
+        let file = config.source.name();
+        log::write(Level::Warning, "proxy", format_args!("{file}:{place}: cannot look up {what}: {reason}"));
+    };
+    for server in &origin.servers {
+        let url = &server.url;
+        if url.scheme == ServerScheme::Unix {
+            continue;
+        }
+        let look_up = async {
+            let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
+            found.map(|mut found| found.next().is_some())
+        };
+        let reason = match tokio::time::timeout(LOOK_UP_TIME_MAX, look_up).await {
+            Ok(Ok(true)) => continue,
+            Ok(Ok(false)) => "it has no address".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "nothing answers".to_owned(),
+        };
+        warn(url.place, &url.host, &reason);
+    }
+    if let Some(srv) = &origin.srv {
+        let name = srv.value.to_string();
+        match nectary_proxy::count_service_servers(NameFiles::default(), &name).await {
+            Ok((_, None)) => {}
+            Ok((_, Some(reason))) => warn(srv.place, &format!("all servers of {name}"), &reason),
+            Err(reason) => warn(srv.place, &name, &reason),
+        }
+    }
 }
 
 /// The options with the values of a file. What the file does not say has its default.

@@ -12,16 +12,26 @@ pub const ORIGIN: Table = Table {
         key(
             "servers",
             "list of URL or table",
-            "required",
+            "required without srv",
             "[\"http://10.0.0.5:3000\"]",
             "The servers. A URL has a scheme (http or https), a host and perhaps a port; or it is unix: and the path of a socket.",
         ),
+        key(
+            "srv",
+            "NAME",
+            "none",
+            "\"_http._tcp.app.internal\"",
+            "The name of SRV records that name the servers, with ports, priorities and weights; looked up by their lifetime. \
+             servers are asked when all of these are out.",
+        ),
+        key("srv-tls", "BOOL", "false", "true", "Whether the servers that srv names have TLS."),
         key(
             "host",
             "\"own\", \"site\", \"client\" or HOST",
             "\"own\"",
             "\"client\"",
-            "The Host that servers get: of their URL, the site's first name, the client's (it is then in the key), or this.",
+            "The Host that servers get: of their URL, or the domain of srv; the site's first name; the client's (it is then \
+             in the key); or this.",
         ),
         key(
             "balance",
@@ -95,7 +105,7 @@ pub const ORIGIN: Table = Table {
         key(
             "tls-name",
             "HOST",
-            "the host of the URL",
+            "the host of the URL, or the domain of srv",
             "\"app.internal\"",
             "The name that the certificates of the servers must have.",
         ),

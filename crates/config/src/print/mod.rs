@@ -182,9 +182,12 @@ fn origin_entries(origin: &OriginConfig) -> Entries {
         HostRule::Fixed(host) => text(host),
     };
     let (times, tls) = (&origin.times, &origin.tls);
-    let servers = list(&origin.servers, server).unwrap_or_else(|| "[]".to_owned());
+    // Without `srv` there must be servers, so a list without elements is a mistake that is shown.
+    let required = || origin.srv.is_none().then(|| "[]".to_owned());
     vec![
-        ("servers", Some(servers)),
+        ("servers", list(&origin.servers, server).or_else(required)),
+        ("srv", optional(&origin.srv, |name| text(&name.to_string()))),
+        ("srv-tls", switch(&origin.srv_tls)),
         ("host", optional(&origin.host, host)),
         ("balance", spelled(&origin.balance, &balances)),
         ("store-close-delimited", switch(&origin.store_close_delimited)),

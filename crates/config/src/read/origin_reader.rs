@@ -9,7 +9,7 @@ use super::table_reader::{TableReader, TimeBound, Value, described, number_in};
 use crate::keys;
 use crate::place::{Located, Setting};
 use crate::problem::quoted;
-use crate::text::{Wrong, check_path, host_rule, host_word, origin_name, server_url};
+use crate::text::{Wrong, check_path, host_rule, host_word, origin_name, server_url, srv_name};
 use crate::values::{
     Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig, ServerScheme,
 };
@@ -45,6 +45,8 @@ pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) 
     ];
     let origin = OriginConfig {
         servers: servers(out, &table, &name.value),
+        srv: table.text(out, "srv", srv_name),
+        srv_tls: table.switch(out, "srv-tls"),
         host: host(out, &table),
         balance: table.choice(out, "balance", &balances),
         store_close_delimited: table.switch(out, "store-close-delimited"),
@@ -81,7 +83,9 @@ pub(super) fn origin(out: &mut Findings, name: Located<&str>, value: Value<'_>) 
 
 fn servers(out: &mut Findings, table: &TableReader<'_>, name: &str) -> Vec<Located<ServerConfig>> {
     if table.get("servers").is_none() {
-        table.missing(out, "servers");
+        if table.get("srv").is_none() {
+            table.missing(out, "servers");
+        }
         return Vec::new();
     }
     let expected = "a list such as [\"http://10.0.0.5:3000\"]";
@@ -180,11 +184,20 @@ fn fits(out: &mut Findings, table: &TableReader<'_>, origin: &OriginConfig) {
         }
     }
     let has_tls = |server: &Located<ServerConfig>| server.url.scheme == ServerScheme::Https;
-    if !origin.servers.is_empty() && !origin.servers.iter().any(has_tls) {
+    let found_have_tls = origin.srv.as_ref().map(|_| origin.srv_tls.is_some_and(|tls| tls.value));
+    if let (Some(srv_tls), None) = (origin.srv_tls, table.get("srv")) {
+        out.doubt(srv_tls.place, "`srv-tls` has no effect without `srv`", "servers with TLS have https:// URLs");
+    }
+    let has_servers = !origin.servers.is_empty() || found_have_tls.is_some();
+    if has_servers && !origin.servers.iter().any(has_tls) && found_have_tls != Some(true) {
+        let help = match found_have_tls {
+            Some(_) => "the servers of `srv` have TLS with `srv-tls = true`",
+            None => "servers with TLS have https:// URLs",
+        };
         for name in ["ca", "tls-name", "client-cert"] {
             if table.get(name).is_some() {
                 let message = format!("`{name}` has no effect, as no server has TLS");
-                out.doubt(table.key_place(out, name), message, "servers with TLS have https:// URLs");
+                out.doubt(table.key_place(out, name), message, help);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::{Read, Wrong, strange};
 use crate::problem::quoted;
 use crate::suggest::nearest;
-use crate::values::{HostRule, SiteName};
+use crate::values::{HostRule, SiteName, SrvName};
 
 /// The longest name. *Units*: bytes.
 const NAME_MAX: usize = 253;
@@ -133,6 +133,20 @@ pub(crate) fn site_name(text: &str) -> Read<SiteName> {
         ));
     }
     Ok(SiteName::Exact(word.host))
+}
+
+/// Reads the name of SRV records.
+pub(crate) fn srv_name(text: &str) -> Read<SrvName> {
+    const EXAMPLE: &str = "a name is for example `_http._tcp.app.internal`";
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(Wrong::not(text, "the name of SRV records", format!("write an address in `servers`; {EXAMPLE}")));
+    }
+    if let Some((name, _)) = text.rsplit_once(':').filter(|_| !text.contains("://")) {
+        return Err(Wrong::has(text, "a port", format!("the records say the ports: write {}", quoted(name))));
+    }
+    let name = bare_name(text)
+        .map_err(|wrong| Wrong { message: wrong.message, help: format!("{}; {EXAMPLE}", wrong.help) })?;
+    SrvName::new(name).ok_or_else(|| Wrong::has(text, "no domain", EXAMPLE))
 }
 
 /// The words of the rule for `Host`.

@@ -13,7 +13,7 @@ mod url_text;
 pub(crate) use acme_text::{acme_directory, certificate_name, mail_address};
 pub(crate) use address::{header_sender, listen_address, network, socket_mode, socket_path};
 pub(crate) use header_text::{header_value, settable_header};
-pub(crate) use host_name::{host_rule, host_word, site_name};
+pub(crate) use host_name::{host_rule, host_word, site_name, srv_name};
 pub(crate) use path_text::{check_path, file_path, name_pattern, origin_name, plain_name, route_path, tag};
 pub(crate) use url_text::{redirect_target, server_url};
 

@@ -24,7 +24,9 @@ pub use listener::{
     CertificateConfig, HeaderSender, ListenAddress, ListenerConfig, SocketMode, TlsConfig, TlsVersion, UnknownName,
 };
 pub use network::{AccessRules, Network};
-pub use origin::{Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig};
+pub use origin::{
+    Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig, SrvName,
+};
 pub use route::{KeyRules, LifetimeRules, NameFilter, NamePattern, Redirect, RouteAction, RouteConfig, RoutePath};
 pub use server_url::{ServerScheme, ServerUrl};
 pub use site::{SiteConfig, SiteName};

@@ -2,6 +2,7 @@
 //!
 //! Owns: the values of `[origins.NAME]`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +14,13 @@ use crate::place::{Located, Setting};
 pub struct OriginConfig {
     /// The name, by which routes refer to it: letters, digits, `-`, `_` and `.`, at most 64.
     pub name: Located<String>,
-    /// `servers`: the servers, in the order of the file; at least one has a weight above 0. Required.
+    /// `servers`: the servers, in the order of the file; at least one has a weight above 0. Required without
+    /// [`srv`](Self::srv); with it, they are asked when all others are out.
     pub servers: Vec<Located<ServerConfig>>,
+    /// `srv`: the name of the SRV records that name the servers. Default: none.
+    pub srv: Setting<SrvName>,
+    /// `srv-tls`: whether those servers have TLS. Default: false.
+    pub srv_tls: Setting<bool>,
     /// `host`: the `Host` that the servers get. Default: [`HostRule::Own`].
     pub host: Setting<HostRule>,
     /// `balance`: which server a request goes to. Default: [`Balance::RoundRobin`].
@@ -41,6 +47,33 @@ pub struct OriginConfig {
     pub check: Setting<HealthCheck>,
     /// `eject`: when a server that fails gets no more requests. Default: see [`EjectRules`].
     pub eject: Setting<EjectRules>,
+}
+
+/// The name of SRV records: a name in lower case, in which labels that begin with `_` may come first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SrvName(String);
+
+impl SrvName {
+    /// Makes a name; `None` if nothing is left of it without the labels that begin with `_`.
+    pub fn new(name: String) -> Option<SrvName> {
+        let srv = SrvName(name);
+        (!srv.domain().is_empty()).then_some(srv)
+    }
+
+    /// The domain of the service: the name without the labels before it that begin with `_`.
+    pub fn domain(&self) -> &str {
+        let mut rest = self.0.as_str();
+        while rest.starts_with('_') {
+            rest = rest.split_once('.').map_or("", |(_, rest)| rest);
+        }
+        rest
+    }
+}
+
+impl fmt::Display for SrvName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// One server of an origin: a URL, or `{ url = "…", weight = N }`.

@@ -71,6 +71,11 @@ fn server_url() -> impl Strategy<Value = ServerUrl> {
     prop_oneof![url, socket]
 }
 
+fn srv_name() -> impl Strategy<Value = SrvName> {
+    ("(_[a-z][a-z0-9-]{0,4}[a-z]\\.){0,2}", host())
+        .prop_map(|(service, host)| SrvName::new(format!("{service}{host}")).expect("it has a domain"))
+}
+
 fn socket_mode() -> impl Strategy<Value = Setting<SocketMode>> {
     setting((0..=SocketMode::MAX).prop_map(SocketMode))
 }
@@ -219,7 +224,10 @@ prop_compose! {
 
 prop_compose! {
     fn origin()(
-        servers in vec((server_url(), setting(1_u16..=1000)), 1..4),
+        (servers, srv) in prop_oneof![
+            (vec((server_url(), setting(1_u16..=1000)), 1..4), Just(None)),
+            (vec((server_url(), setting(1_u16..=1000)), 0..3), (srv_name(), switch()).prop_map(Some)),
+        ],
         host in setting(prop_oneof![
             Just(HostRule::Own),
             Just(HostRule::Site),
@@ -242,6 +250,8 @@ prop_compose! {
         OriginConfig {
             name: Located::default(),
             servers: servers.into_iter().map(server).collect(),
+            srv: srv.as_ref().map(|(name, _)| Located::nowhere(name.clone())),
+            srv_tls: srv.and_then(|(_, tls)| tls),
             host,
             balance,
             store_close_delimited: switches[0],

@@ -98,8 +98,9 @@ pub(crate) async fn run(
     }
     accepting.push(tasks.spawn_local(give_places(worker.clone())));
     accepting.push(tasks.spawn_local(worker.clone().follow_sites()));
-    // One worker checks servers for all.
+    // One worker checks and looks up servers for all.
     if worker.index == 0 {
+        accepting.push(tasks.spawn_local(worker.clone().find_servers()));
         accepting.push(tasks.spawn_local(worker.clone().check_servers()));
     }
     let sweeping = sweep(worker.clone());

@@ -12,7 +12,7 @@ use super::refused::Refused;
 use super::value_or;
 use crate::options::{Limits, OriginTimes};
 use crate::rules::key::Origin;
-use crate::upstream::{Check, EjectRule, LimitRule, OriginRules, OriginTrust, Pool, Server, TrustFiles};
+use crate::upstream::{Check, EjectRule, LimitRule, OriginRules, OriginTrust, Pool, Server, ServiceRule, TrustFiles};
 
 /// Requests that wait for a connection to a server, and for how long, if the file does not say.
 const QUEUE_MAX: u32 = 100;
@@ -36,7 +36,7 @@ pub(super) fn origins(config: &ProxyConfig, refused: &mut Refused) -> Vec<Option
 }
 
 fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused) -> Option<AcceptedOrigin> {
-    if let (Some(retries), 1) = (&origin.retries, origin.servers.len()) {
+    if let (Some(retries), 1, None) = (&origin.retries, origin.servers.len(), &origin.srv) {
         refused.refuse(
             retries.place,
             "retries",
@@ -72,23 +72,39 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
             .as_ref()
             .map_or(limits.origin_idle_connections_max, |count| count.value as usize),
     };
+    let limit = limit_rule(origin);
+    let service = service_of(origin, limit);
+    // Who can change an answer about names could name any server.
+    let domain = service.as_ref().map(|service| service.named.host.clone());
     let rules = OriginRules {
         times,
         trust: trust?,
-        tls_name: tls.tls_name.as_ref().map(|name| name.value.clone()),
+        tls_name: tls.tls_name.as_ref().map(|name| name.value.clone()).or(domain),
         http2: value_or(&origin.http2, false),
         retries: value_or(&origin.retries, 1) as usize,
         balance: value_or(&origin.balance, Balance::RoundRobin),
         eject: eject_rule(origin),
         check: check_of(origin, refused),
     };
-    let limit = limit_rule(origin);
-    let servers = origin.servers.iter().map(|server| server_of(server).limited(limit)).collect();
+    let servers: Vec<_> = origin.servers.iter().map(|server| server_of(server).limited(limit)).collect();
+    let (name, rules) = (origin.name.value.clone(), Arc::new(rules));
+    let pool = match service {
+        Some(service) => Pool::of_service(name, rules, service, servers),
+        None => Pool::new(name, rules, servers),
+    };
     Some(AcceptedOrigin {
-        pool: Arc::new(Pool::new(origin.name.value.clone(), Arc::new(rules), servers)),
+        pool: Arc::new(pool),
         host: origin.host.as_ref().map_or(HostRule::Own, |host| host.value.clone()),
         distrusts_close: !value_or(&origin.store_close_delimited, true),
     })
+}
+
+/// The service whose records name the servers, if one does.
+fn service_of(origin: &OriginConfig, limit: Option<LimitRule>) -> Option<ServiceRule> {
+    let srv = &origin.srv.as_ref()?.value;
+    let https = value_or(&origin.srv_tls, false);
+    let named = Origin { https, host: srv.domain().to_owned(), port: if https { 443 } else { 80 } };
+    Some(ServiceRule { name: srv.to_string(), named, limit })
 }
 
 fn eject_rule(origin: &OriginConfig) -> EjectRule {

@@ -122,9 +122,12 @@ impl Parts<'_> {
     }
 
     fn of_origin(&self, first: &str, site: &SiteConfig, origin: &AcceptedOrigin) -> SiteRoute {
-        let servers = &origin.pool.servers;
-        let https = servers[0].origin.https;
-        let mut own: Vec<_> = servers.iter().map(|server| server.origin.named()).collect();
+        let (servers, named) = (origin.pool.servers(), origin.pool.named.named());
+        let https = named.https;
+        let mut own: Vec<_> = servers.all().iter().map(|server| server.origin.named()).collect();
+        if !own.contains(&named) {
+            own.push(named);
+        }
         let mut fixed = |host: &str| {
             let mut authority = Vec::new();
             push_host(&mut authority, host.as_bytes(), https);

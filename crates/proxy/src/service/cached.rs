@@ -11,6 +11,7 @@ mod reached;
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -33,6 +34,7 @@ use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::range::first_byte;
 use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
 use crate::rules::vary::{PART_MARKER, PART_NAME, matches_variant, names_in, push_variant, sort_names};
+use crate::stored::metadata::encode_marker;
 use crate::stored::response::Found;
 use crate::upstream::{FetchError, Probe};
 
@@ -131,6 +133,7 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
                     stale = Some(object.clone());
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
+                    renew_marker(request, &object, b"", names).await;
                     variant.learn(names, &keyed, &request.headers);
                     why = Forward::VaryMiss;
                     continue;
@@ -191,12 +194,27 @@ async fn first_variant(request: &ClientRequest, keyed: &[HeaderName]) -> Variant
     let key = KeyRef::new(&request.key, PART_MARKER);
     let marker = if key.is_bounded() { request.worker.store.get(key).await } else { None };
     let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
-    let names = match marker.as_ref().map(|marker| marker.decoded(read)) {
-        Some(Found::Marker(names)) => &names[..],
-        _ => &[],
-    };
-    variant.learn(names, keyed, &request.headers);
+    if let Some(marker) = &marker
+        && let Found::Marker(names) = marker.decoded(read)
+    {
+        renew_marker(request, marker, PART_MARKER, names).await;
+        variant.learn(names, keyed, &request.headers);
+    } else {
+        variant.learn(&[], keyed, &request.headers);
+    }
     variant
+}
+
+/// Stores a marker again that was softly purged. What a marker says is no response that could be stale; and what is softly
+/// purged is not written again when its segment is reclaimed, so the responses that are validated would be lost with it.
+async fn renew_marker(request: &ClientRequest, marker: &Object, variant: &[u8], names: &[HeaderName]) {
+    if marker.stale_since_s().is_some()
+        && !request.worker.is_leaving.get()
+        && let Some(metadata) = encode_marker(names)
+    {
+        // If it cannot be stored, it is found for a while all the same.
+        _ = request.worker.store.put(KeyRef::new(&request.key, variant), metadata, Bytes::new()).await;
+    }
 }
 
 /// Returns what is stored for a request for a part, whether it may be served or not.

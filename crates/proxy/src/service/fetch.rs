@@ -118,7 +118,7 @@ impl ClientRequest {
     pub(super) fn asked(&self) -> AskedUrl {
         let origin = match &self.route.target {
             Target::Pool(pool) if !pool.name.is_empty() => pool.name.clone(),
-            Target::Pool(pool) => pool.servers[0].url(),
+            Target::Pool(pool) => pool.named.shown(),
             _ => Origin::of(&self.uri)
                 .map(|origin| format!("{}://{}", origin.scheme(), origin.authority()))
                 .unwrap_or_default(),
@@ -140,7 +140,7 @@ impl ClientRequest {
         };
         let to = self.destination();
         let authority = match &route.target {
-            Target::Pool(pool) => Cow::Borrowed(route.host_for(&self.key, &pool.servers[0].authority)),
+            Target::Pool(pool) => Cow::Borrowed(route.host_for(&self.key, &pool.authority)),
             _ => Cow::Owned(to.as_ref().map(|to| to.origin.authority()).unwrap_or_default()),
         };
         let via = self.worker.via_of(self.version);

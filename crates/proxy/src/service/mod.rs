@@ -32,3 +32,4 @@ mod tunnel;
 mod upgrade;
 
 pub(crate) use direct::plain_path;
+pub(crate) use parts::PartPurges;

@@ -152,7 +152,7 @@ pub(super) async fn route(
 fn excess_at_site(request: &ClientRequest) -> Option<u64> {
     let (rule, limits) = (request.route.request_rule.as_ref(), &request.worker.client_limits);
     let client = request.client.own_address().filter(|_| !request.client.is_admin())?;
-    limits.take_of_site(rule, client, request.started).err()
+    limits.take_after_proxy(rule, client, request.started).err()
 }
 
 /// Refuses a request of a network that sends too many.

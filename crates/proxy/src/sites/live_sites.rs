@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::watch;
 
 use super::Sites;
-use crate::upstream::{OriginDown, Pool, Server, ServerFigures};
+use crate::upstream::{OriginDown, Pool, Server, ServerFigures, ServiceFigures};
 
 /// The table in use.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl LiveSites {
     pub fn servers_with(&self, report: impl Fn(&Pool, &Server) -> Option<OriginDown>) -> Vec<OriginDown> {
         let mut found = Vec::new();
         for pool in self.now().pools() {
-            for server in pool.servers.iter().filter(|server| server.weight > 0) {
+            for server in pool.servers().weighted() {
                 let named = |down| OriginDown { name: pool.name.clone(), server_url: server.url(), ..down };
                 found.extend(report(&pool, server).map(named));
             }
@@ -46,16 +46,22 @@ impl LiveSites {
     pub fn servers(&self) -> Vec<ServerFigures> {
         let mut found = Vec::new();
         for pool in self.now().pools() {
-            found.extend(pool.servers.iter().map(|server| ServerFigures {
+            found.extend(pool.servers().all().iter().map(|server| ServerFigures {
                 origin: pool.name.clone(),
                 url: server.url(),
                 weight: server.weight,
+                priority: server.priority(),
                 requests: server.state.requests(),
                 requests_under_way: server.state.under_way(),
                 failure: if server.weight == 0 { None } else { pool.failure_of(server) },
             }));
         }
         found
+    }
+
+    /// How looking up the servers of origins goes, of those whose servers are looked up.
+    pub fn services(&self) -> Vec<ServiceFigures> {
+        self.now().pools().iter().filter_map(|pool| pool.service_figures()).collect()
     }
 
     /// A number that no table has had yet; the first has 0.
@@ -67,11 +73,15 @@ impl LiveSites {
     /// keeps the record of its failures.
     pub fn replace(&self, sites: Sites) {
         let former = self.now().pools();
-        let servers = former.iter().flat_map(|pool| pool.servers.iter().map(|server| (&*pool.name, server)));
-        let known: HashMap<_, _> = servers.map(|(name, server)| ((name, &server.origin), &server.state)).collect();
+        let servers = former.iter().flat_map(|pool| {
+            let of_pool = |server: &Arc<Server>| ((&*pool.name, server.origin.clone()), server.state.clone());
+            pool.servers().all().iter().map(of_pool).collect::<Vec<_>>()
+        });
+        let known: HashMap<_, _> = servers.collect();
         for pool in sites.pools() {
-            for server in &pool.servers {
-                if let Some(state) = known.get(&(&*pool.name, &server.origin)) {
+            former.iter().filter(|former| former.name == pool.name).for_each(|former| pool.continue_from(former));
+            for server in pool.servers().all() {
+                if let Some(state) = known.get(&(&*pool.name, server.origin.clone())) {
                     server.state.continue_from(state, pool.rules.check.is_some() && server.weight > 0);
                 }
             }

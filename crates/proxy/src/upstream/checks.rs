@@ -19,7 +19,7 @@ use super::connect::{connect, connect_shared};
 use super::exchange::{Sent, send_on_new};
 use super::pool::Check;
 use super::shared::Opened;
-use super::{Destination, Pool, RequestBody, RequestHead, Server, Upstream};
+use super::{Destination, Pool, RequestBody, RequestHead, Server, ServerState, Upstream};
 
 /// What checks are known by in the logs of servers.
 const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
@@ -33,17 +33,44 @@ static BACK: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Checks the servers of the pools that have a check, until the future is dropped.
 pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
-    let mut checking = FuturesUnordered::new();
-    for pool in pools {
-        let Some(check) = &pool.rules.check else { continue };
-        let asked = pool.servers.iter().filter(|server| server.weight > 0).enumerate();
-        for (index, server) in asked {
-            let delay = SPREAD.mul_f64(index as f64 / pool.servers.len() as f64);
-            checking.push(keep_checking(upstream, pool, server, check, delay));
-        }
-    }
+    let checked = pools.iter().filter_map(|pool| Some((pool, pool.rules.check.as_ref()?)));
+    let mut checking: FuturesUnordered<_> = checked.map(|(pool, check)| check_servers(upstream, pool, check)).collect();
     while checking.next().await.is_some() {}
     pending().await
+}
+
+/// Checks the servers of a pool, from the moment at which it has them until it no longer does.
+async fn check_servers(upstream: &Rc<Upstream>, pool: &Arc<Pool>, check: &Check) {
+    let mut sets = pool.follow();
+    let mut checked: Vec<Arc<ServerState>> = Vec::new();
+    let mut checking = FuturesUnordered::new();
+    loop {
+        let set = sets.borrow_and_update().clone();
+        let is_new = |server: &&Arc<Server>| !checked.iter().any(|state| Arc::ptr_eq(state, &server.state));
+        let new: Vec<_> = set.weighted().filter(is_new).cloned().collect();
+        let count = new.len();
+        for (index, server) in new.into_iter().enumerate() {
+            checked.push(server.state.clone());
+            let delay = SPREAD.mul_f64(index as f64 / count as f64);
+            checking.push(async move {
+                tokio::select! {
+                    () = keep_checking(upstream, pool, &server, check, delay) => {}
+                    () = is_gone(pool, &server) => {}
+                }
+                server.state.clone()
+            });
+        }
+        tokio::select! {
+            changed = sets.changed() => if changed.is_err() { return },
+            Some(gone) = checking.next() => checked.retain(|state| !Arc::ptr_eq(state, &gone)),
+        }
+    }
+}
+
+/// Waits until a pool no longer has a server.
+async fn is_gone(pool: &Pool, server: &Server) {
+    let is_same = |other: &Arc<Server>| Arc::ptr_eq(&other.state, &server.state);
+    _ = pool.follow().wait_for(|set| !set.all().iter().any(is_same)).await;
 }
 
 async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Server, check: &Check, delay: Duration) {

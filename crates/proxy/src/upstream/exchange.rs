@@ -77,6 +77,7 @@ async fn in_turns(
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let probe_by = if may_repeat { ProbeBy::Request } else { ProbeBy::Connection };
     let pool = &choice.pool;
+    pool.wait_until_known(to.rules.times.connect).await;
     let order = pool.order(&upstream.known.health, choice.key_hash, probe_by, Instant::now());
     let name_host = |head: &mut RequestHead, server: &Server| {
         if choice.sends_own_host {
@@ -87,17 +88,17 @@ async fn in_turns(
     if let Some((server, right)) = order.probe {
         let copy = may_repeat.then(|| {
             let mut copy = head.clone();
-            name_host(&mut copy, server);
+            name_host(&mut copy, &server);
             copy
         });
-        upstream.probe(to.at(server), copy, right);
+        upstream.probe(to.at(&server), copy, right);
     }
     let mut failed = FetchError::Connect("the origin has no server".into());
     let ends = whole_time(to);
     for server in order.servers {
-        name_host(&mut head, server);
+        name_host(&mut head, &server);
         let sent = std::mem::replace(&mut body, RequestBody::Empty);
-        let answered = at_server(upstream, &to.at(server), head.clone(), sent, hear, ends).await;
+        let answered = at_server(upstream, &to.at(&server), head.clone(), sent, hear, ends).await;
         let Unanswered { error, unsent } = match answered {
             Ok(answered) => return Ok(answered),
             Err(unanswered) => unanswered,

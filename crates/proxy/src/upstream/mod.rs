@@ -8,6 +8,7 @@
 mod addresses;
 mod checks;
 mod connect;
+mod discovery;
 mod error;
 mod exchange;
 mod forwarding;
@@ -20,6 +21,7 @@ mod probes;
 mod race;
 mod request;
 mod server_limit;
+mod server_set;
 mod server_state;
 mod shared;
 mod socket;
@@ -28,15 +30,18 @@ mod trust;
 
 pub(crate) use checks::check_all;
 pub(crate) use connect::connect_tcp;
+pub use discovery::{ServiceFigures, count_service_servers};
+pub(crate) use discovery::{ServiceRule, find_all};
 pub(crate) use error::FetchError;
 pub(crate) use exchange::exchange;
 pub(crate) use forwarding::Forwarding;
 pub(crate) use health::{EjectRule, Probe};
 pub(crate) use known::KnownOrigins;
 pub(crate) use lease::{Lease, end_empty, pieces};
-pub(crate) use pool::{Check, OriginRules, Pool, Server};
+pub(crate) use pool::{Check, OriginRules, Pool};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use server_limit::{LimitRule, ServerLimit};
+pub(crate) use server_set::Server;
 pub(crate) use server_state::{CountedRequest, ServerState};
 pub use server_state::{OriginDown, ServerFigures};
 pub(crate) use switch::{Duplex, Inside, OfServer, Switched, switch};
@@ -116,9 +121,9 @@ impl Destination {
 
     /// The servers of a pool, for a request with this key.
     pub fn of_pool(pool: &Arc<Pool>, sends_own_host: bool, key: &[u8], client: IpAddr) -> Destination {
-        let to = Destination::new(pool.servers[0].origin.clone(), Reach::Everywhere, client, pool.rules.clone());
-        match pool.servers.as_slice() {
-            [one] => to.at(one),
+        let to = Destination::new(pool.named.clone(), Reach::Everywhere, client, pool.rules.clone());
+        match (pool.servers().all(), &pool.discovery) {
+            ([one], None) => to.at(one),
             _ => {
                 let choice = Choice { pool: pool.clone(), sends_own_host, key_hash: pool.hash_of(key) };
                 Destination { choice: Some(choice), ..to }
@@ -130,6 +135,11 @@ impl Destination {
     fn at_server(pool: &Pool, server: &Server) -> Destination {
         let nobody = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Destination::new(server.origin.clone(), Reach::Everywhere, nobody, pool.rules.clone()).at(server)
+    }
+
+    /// Whether its origin no longer has this server.
+    fn has_left(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.has_left())
     }
 
     /// The same destination at this server alone.
@@ -257,13 +267,13 @@ impl Upstream {
         self.known.health.has_failing()
     }
 
-    /// Drops idle connections that have ended.
+    /// Drops idle connections that have ended, and those to servers that their origins no longer have.
     pub fn sweep(&self) {
         self.queues.sweep();
         self.shared.sweep();
-        self.idle.borrow_mut().retain(|_, connections| {
+        self.idle.borrow_mut().retain(|to, connections| {
             connections.retain(|idle| !idle.sender.is_closed());
-            !connections.is_empty()
+            !connections.is_empty() && !to.has_left()
         });
     }
 
@@ -319,7 +329,7 @@ impl Upstream {
     }
 
     fn keep(&self, to: &Destination, mut connection: Idle) {
-        let is_refused = self.is_closed.get() || self.connections.room.is_crowded();
+        let is_refused = self.is_closed.get() || self.connections.room.is_crowded() || to.has_left();
         if is_refused || connection.inside.is_some() || !connection.is_usable() {
             return;
         }

@@ -1,24 +1,26 @@
 //! The servers of an origin, and their turns.
 //!
-//! Owns: what holds for all servers of an origin (times, trust, checks), and the order in which a request asks them: by the
-//! origin's balance, those that are failing or do not pass their checks last, so that they get a request only if all are.
-//! A server without weight is never asked.
+//! Owns: what holds for all servers of an origin (times, trust, checks), and the order in which a request asks them: by level
+//! and the origin's balance (`server_set`), those that are failing or do not pass their checks last, so that they get a
+//! request only if all are. A server without weight is never asked. The servers may be looked up (`discovery`), so they
+//! change while the proxy runs; a request keeps those that it began with.
 //!
 //! A server that is failing is probed from time to time (see `health`): besides going to a good server, one request is also
 //! sent to that one, whose answer nobody waits for. So a server that is silent costs no client its time.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use nectary_config::Balance;
+use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::discovery::{Discovery, ServiceRule};
 use super::health::{EjectRule, Health, Probe, ProbeBy};
-use super::server_limit::{LimitRule, ServerLimit};
-use super::{OriginDown, OriginTrust, ServerState};
+use super::server_set::{Server, ServerSet};
+use super::{OriginDown, OriginTrust};
 use crate::options::OriginTimes;
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
@@ -73,110 +75,78 @@ pub(crate) struct Check {
     pub statuses: Vec<u16>,
 }
 
-/// A server of an origin.
-#[derive(Debug)]
-pub(crate) struct Server {
-    pub origin: Origin,
-    /// Host and port, as `Host` has them.
-    pub authority: String,
-    /// The share of the requests, relative to the other servers'.
-    pub weight: u16,
-    /// Whether it accepts connections and answers.
-    pub state: Arc<ServerState>,
-    /// The limit on connections to it, if there is one.
-    pub limit: Option<Arc<ServerLimit>>,
-    /// The hash of its URL.
-    hash: u64,
-}
-
-impl Server {
-    /// A server of which nothing is known yet.
-    pub fn new(origin: Origin, weight: u16) -> Server {
-        let authority = origin.named().authority();
-        let server = Server { authority, origin, weight, state: Arc::default(), limit: None, hash: 0 };
-        Server { hash: xxh3_64(server.url().as_bytes()), ..server }
-    }
-
-    /// Its URL.
-    pub fn url(&self) -> String {
-        self.origin.shown()
-    }
-
-    /// The same server, to which connections are limited.
-    pub fn limited(self, rule: Option<LimitRule>) -> Server {
-        Server { limit: rule.map(ServerLimit::new), ..self }
-    }
-
-    /// Whether it has as many requests as it may have connections.
-    fn is_full(&self) -> bool {
-        self.limit.as_ref().is_some_and(|limit| self.state.under_way() >= limit.connections_max())
-    }
-
-    /// The rank of the server for a key. Of several servers, each has the highest rank for its share of the keys by weight;
-    /// when one is gone, only its keys have another. *Source*: weighted rendezvous hashing (Schindelhauer, Schomaker: Weighted
-    /// Distributed Hash Tables).
-    #[expect(clippy::cast_precision_loss, reason = "53 bits of a hash")]
-    fn rank(&self, key_hash: u64) -> f64 {
-        let mixed = xxh3_64(&(self.hash ^ key_hash).to_le_bytes()) >> 11;
-        let share = (mixed as f64 + 0.5) / (1u64 << 53) as f64;
-        -f64::from(self.weight) / share.ln()
-    }
-}
-
-/// The requests of a server relative to its weight.
-struct Load {
-    requests: usize,
-    weight: u16,
-}
-
-impl Ord for Load {
-    fn cmp(&self, other: &Load) -> Ordering {
-        let product = |one: &Load, by: &Load| one.requests.saturating_mul(by.weight.into());
-        product(self, other).cmp(&product(other, self))
-    }
-}
-
-impl PartialOrd for Load {
-    fn partial_cmp(&self, other: &Load) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Load {
-    fn eq(&self, other: &Load) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Load {}
-
 /// The servers of an origin.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// The origin's name; empty if there is only one origin.
     pub name: String,
     pub rules: Arc<OriginRules>,
-    pub servers: Vec<Server>,
+    /// What names the origin where no server is chosen: its first server, or the domain of the service that names them.
+    pub named: Origin,
+    /// The authority of that, as `Host` has it.
+    pub authority: String,
+    servers: watch::Sender<Arc<ServerSet>>,
+    /// What looks up the servers, if they are.
+    pub discovery: Option<Discovery>,
     turn: AtomicUsize,
 }
 
 /// The servers for a request, in the order in which they are asked.
 #[derive(Debug)]
-pub(crate) struct Order<'a> {
-    pub servers: Vec<&'a Server>,
+pub(crate) struct Order {
+    pub servers: Vec<Arc<Server>>,
     /// A server that is failing, and the right to probe it.
-    pub probe: Option<(&'a Server, Probe)>,
+    pub probe: Option<(Arc<Server>, Probe)>,
 }
 
 impl Pool {
     /// The servers of an origin; there is at least one.
     pub fn new(name: String, rules: Arc<OriginRules>, servers: Vec<Server>) -> Pool {
-        Pool { name, rules, servers, turn: AtomicUsize::new(0) }
+        let named = servers[0].origin.clone();
+        let servers = servers.into_iter().map(Arc::new).collect();
+        Pool::with_set(name, rules, named, ServerSet::new(servers, true))
+    }
+
+    fn with_set(name: String, rules: Arc<OriginRules>, named: Origin, set: ServerSet) -> Pool {
+        let (authority, turn) = (named.named().authority(), AtomicUsize::new(0));
+        Pool { name, rules, named, authority, servers: watch::Sender::new(Arc::new(set)), discovery: None, turn }
     }
 
     /// The one server of a reverse proxy's origin.
     pub fn of_one(origin: Origin, rules: Arc<OriginRules>) -> Pool {
         Pool::new(String::new(), rules, vec![Server::new(origin, 1)])
+    }
+
+    /// The servers of a service, which are looked up, and those that are asked when all of them are out.
+    pub fn of_service(name: String, rules: Arc<OriginRules>, rule: ServiceRule, listed: Vec<Server>) -> Pool {
+        let named = rule.named.clone();
+        let discovery = Discovery::new(rule, listed.into_iter().map(Server::after_found).map(Arc::new).collect());
+        let set = ServerSet::new(discovery.listed.clone(), false);
+        Pool { discovery: Some(discovery), ..Pool::with_set(name, rules, named, set) }
+    }
+
+    /// The servers as they are now.
+    pub fn servers(&self) -> Arc<ServerSet> {
+        self.servers.borrow().clone()
+    }
+
+    /// What tells of each change of the servers.
+    pub fn follow(&self) -> watch::Receiver<Arc<ServerSet>> {
+        self.servers.subscribe()
+    }
+
+    /// Uses these servers for requests that begin from now on.
+    pub(super) fn use_servers(&self, servers: ServerSet) {
+        self.servers.send_replace(Arc::new(servers));
+    }
+
+    /// Waits until the servers have been looked up for the first time, if they must be, and not longer than this.
+    pub(super) async fn wait_until_known(&self, time: Duration) {
+        if !self.servers().is_known() {
+            let mut sets = self.follow();
+            // Without an answer in time, the servers of the configuration are asked, if there are any.
+            _ = tokio::time::timeout(time, sets.wait_for(|set| set.is_known())).await;
+        }
     }
 
     /// The hash of a request's key, if the key decides which server the request goes to.
@@ -186,27 +156,29 @@ impl Pool {
 
     /// The servers for a request whose key has this hash ([`hash_of`](Pool::hash_of)): as many as it may be sent to.
     /// `probe_by` says what it may do for one that is failing.
-    pub fn order(&self, health: &Arc<Health>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> Order<'_> {
-        let mut servers = self.balanced(key_hash);
+    pub fn order(&self, health: &Arc<Health>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> Order {
+        let set = self.servers();
+        let turn = if self.rules.balance == Balance::Hash { 0 } else { self.turn.fetch_add(1, Relaxed) };
+        let mut servers = set.balanced(self.rules.balance, turn, key_hash);
         let asked_max = self.rules.retries.saturating_add(1);
         let has_failing = health.has_failing();
         if servers.len() < 2 || !(has_failing || self.rules.check.is_some()) {
             servers.truncate(asked_max);
-            return Order { servers, probe: None };
+            return Order { servers: servers.into_iter().cloned().collect(), probe: None };
         }
         let standing = |server: &Server, probe_by| match has_failing {
             true => health.standing(&server.origin, &self.rules.eject, probe_by, now),
             false => None,
         };
-        let is_good = |server: &&Server| standing(server, ProbeBy::Nobody).is_none() && !self.is_unhealthy(server);
+        let is_good = |server: &&Arc<Server>| standing(server, ProbeBy::Nobody).is_none() && !self.is_unhealthy(server);
         let (mut asked, bad): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_good);
         let has_good = !asked.is_empty();
         asked.extend_from_slice(&bad);
         asked.truncate(asked_max);
         // If all are bad, they are asked anyway, and those that are asked need no probe.
         let unprobed = if has_good { 0 } else { asked.len() };
-        let probe = bad[unprobed..].iter().find_map(|server| Some((*server, standing(server, probe_by)??)));
-        Order { servers: asked, probe }
+        let probe = bad[unprobed..].iter().find_map(|server| Some((Arc::clone(server), standing(server, probe_by)??)));
+        Order { servers: asked.into_iter().cloned().collect(), probe }
     }
 
     /// Whether a server does not pass its checks.
@@ -227,42 +199,15 @@ impl Pool {
         found.map(|down| down.last)
     }
 
-    /// The servers that have a weight, as the balance orders them.
-    fn balanced(&self, key_hash: u64) -> Vec<&Server> {
-        let first = if self.rules.balance == Balance::Hash { 0 } else { self.next() };
-        let count = self.servers.len();
-        let turns = (0..count).map(|at| &self.servers[(first + at) % count]);
-        let mut servers: Vec<&Server> = turns.filter(|server| server.weight > 0).collect();
-        // The counts change while they are sorted by, so each is read once; sorts keep the turns of equals.
-        match self.rules.balance {
-            Balance::RoundRobin => {}
-            Balance::LeastOutstanding => {
-                let mut loaded: Vec<_> = servers.iter().map(|server| (server.state.under_way(), *server)).collect();
-                loaded.sort_by_key(|(load, server)| Load { requests: *load, weight: server.weight });
-                servers = loaded.into_iter().map(|(_, server)| server).collect();
-            }
-            Balance::Hash => {
-                let mut ranked: Vec<_> = servers.iter().map(|server| (server.rank(key_hash), *server)).collect();
-                ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-                servers = ranked.into_iter().map(|(_, server)| server).collect();
-            }
-        }
-        // A request waits for a connection only where all servers have as many requests as they may.
-        if servers.iter().any(|server| server.limit.is_some()) {
-            servers.sort_by_cached_key(|server| server.is_full());
-        }
-        servers
-    }
-
     /// The kind of failure if all servers are failing, and the right to probe one if nobody does.
     pub fn failing(&self, health: &Arc<Health>, now: Instant) -> Option<(Failure, Option<Probe>)> {
-        let (servers, rule) = (|| self.servers.iter().filter(|server| server.weight > 0), &self.rules.eject);
+        let (set, rule) = (self.servers(), &self.rules.eject);
         // The right to probe a server is for a request that is sent to it.
-        if servers().any(|server| health.standing(&server.origin, rule, ProbeBy::Nobody, now).is_none()) {
+        if set.weighted().any(|server| health.standing(&server.origin, rule, ProbeBy::Nobody, now).is_none()) {
             return None;
         }
         let mut found: Option<(Failure, Option<Probe>)> = None;
-        for server in servers() {
+        for server in set.weighted() {
             let has_right = found.as_ref().is_some_and(|(_, probe)| probe.is_some());
             let probe_by = if has_right { ProbeBy::Nobody } else { ProbeBy::Request };
             let (failure, probe) = health.look_at(&server.origin, rule, probe_by, now)?;
@@ -273,22 +218,6 @@ impl Pool {
             };
         }
         found
-    }
-
-    /// The index of the server that has the next turn.
-    fn next(&self) -> usize {
-        if self.servers.len() == 1 {
-            return 0;
-        }
-        let total: usize = self.servers.iter().map(|server| usize::from(server.weight)).sum();
-        let mut at = self.turn.fetch_add(1, Relaxed) % total.max(1);
-        for (index, server) in self.servers.iter().enumerate() {
-            match at.checked_sub(server.weight.into()) {
-                Some(left) => at = left,
-                None => return index,
-            }
-        }
-        0
     }
 }
 
@@ -313,7 +242,7 @@ mod tests {
         pool_with(weights, Balance::RoundRobin)
     }
 
-    fn ports(order: &Order<'_>) -> Vec<u16> {
+    fn ports(order: &Order) -> Vec<u16> {
         order.servers.iter().map(|server| server.origin.port).collect()
     }
 
@@ -321,7 +250,7 @@ mod tests {
     fn servers_take_turns_by_weight() {
         let (pool, health, now) = (pool(&[2, 0, 1]), Arc::new(Health::default()), Instant::now());
         let turns: Vec<_> = (0..6).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))).collect();
-        assert_eq!(turns, [[1, 3], [1, 3], [3, 1], [1, 3], [1, 3], [3, 1]]);
+        assert_eq!(turns, [[1, 3], [3, 1], [1, 3], [1, 3], [3, 1], [1, 3]]);
         assert_eq!(pool.failing(&health, now).map(|(failure, _)| failure), None);
     }
 
@@ -329,7 +258,7 @@ mod tests {
     fn a_failing_server_is_last_and_probed_by_one() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
         let order = |by, now| pool.order(&health, 0, by, now);
-        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
         assert!(order(ProbeBy::Connection, now).probe.is_none(), "what cannot be repeated is no probe");
         let probing = order(ProbeBy::Request, now);
         assert_eq!(ports(&probing), [2, 1], "the probe is sent besides");
@@ -341,7 +270,8 @@ mod tests {
         let later = now + Duration::from_secs(10);
         assert!(pool.failing(&health, later).is_none(), "the other works");
         assert!(order(ProbeBy::Request, later).probe.is_some(), "the next probe was left to a request");
-        (0..3).for_each(|_| health.note_failure(&pool.servers[1].origin, &FetchError::Connect("refused".into())));
+        (0..3)
+            .for_each(|_| health.note_failure(&pool.servers().all()[1].origin, &FetchError::Connect("refused".into())));
         assert!(pool.failing(&health, now).is_some());
         let last = order(ProbeBy::Request, later + Duration::from_secs(10));
         assert_eq!((last.servers.len(), last.probe.is_none()), (2, true), "all are tried");
@@ -410,7 +340,7 @@ mod tests {
         for _ in 0..40 {
             let port = first();
             *counts.entry(port).or_default() += 1;
-            requests.push((port, pool.servers[usize::from(port) - 1].state.begin()));
+            requests.push((port, pool.servers().all()[usize::from(port) - 1].state.begin()));
         }
         assert_eq!([counts[&1], counts[&2], counts[&3]], [10, 20, 10]);
         requests.retain(|(port, _)| *port != 3);
@@ -450,12 +380,12 @@ mod tests {
         let rules = OriginRules { check: Some(check), ..OriginRules::new(pool.rules.times, pool.rules.trust.clone()) };
         let pool = Pool { rules: Arc::new(rules), ..pool };
         let first = || (0..2).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]).collect::<Vec<_>>();
-        let state = &pool.servers[0].state;
+        let state = pool.servers().all()[0].state.clone();
         (0..2).for_each(|_| state.note_check(Some(&"503")));
         assert_eq!(first(), [1, 2], "two may be chance");
         state.note_check(Some(&"503"));
         assert_eq!(first(), [2, 2]);
-        (0..3).for_each(|_| pool.servers[1].state.note_check(Some(&"503")));
+        (0..3).for_each(|_| pool.servers().all()[1].state.note_check(Some(&"503")));
         assert_eq!(first(), [1, 2], "all are asked");
         state.note_check(None);
         assert_eq!(first(), [1, 1]);

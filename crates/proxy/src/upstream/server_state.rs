@@ -3,12 +3,12 @@
 //! Owns: the failures in a row, by kind, and the counts of requests, which all workers share. Leaves to others: what follows
 //! for the server (`health`, `pool`), and telling of it (`stats`).
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The number of connections or requests that must fail in a row before an origin counts as down. A single failure may
 /// be chance.
-const FAILURES_MIN: u64 = 3;
+pub(super) const FAILURES_MIN: u64 = 3;
 
 /// Whether a server of an origin accepts connections, answers requests and passes its checks, and how many requests it
 /// has. Workers update this when they open a connection, and when an exchange begins and ends.
@@ -19,6 +19,7 @@ pub(crate) struct ServerState {
     checks: Streak,
     requests: AtomicU64,
     under_way: AtomicUsize,
+    has_left: AtomicBool,
 }
 
 /// A request at a server, which counts until this value is dropped.
@@ -92,6 +93,16 @@ impl ServerState {
         self.under_way.load(Ordering::Relaxed)
     }
 
+    /// Records that the origin no longer has the server: its connections are not used for further requests.
+    pub fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the origin no longer has the server.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+    }
+
     /// The checks in a row that the server has not passed.
     pub fn failed_checks(&self) -> u64 {
         self.checks.failures.load(Ordering::Relaxed)
@@ -150,6 +161,8 @@ pub struct ServerFigures {
     pub url: String,
     /// Its share of the requests, relative to the other servers'.
     pub weight: u16,
+    /// The priority of the record that names it; `None` for a server of the configuration.
+    pub priority: Option<u16>,
     /// The requests that were meant for it since the proxy began, also those that it did not get.
     pub requests: u64,
     /// Those that are not over.

@@ -73,14 +73,15 @@ pub(crate) async fn switch(
     let (chosen, connected) = match &to.choice {
         Some(choice) => {
             let pool = &choice.pool;
+            pool.wait_until_known(to.rules.times.connect).await;
             let order = pool.order(&upstream.known.health, choice.key_hash, ProbeBy::Connection, Instant::now());
             if let Some((server, right)) = order.probe {
-                upstream.probe(to.at(server), None, right);
+                upstream.probe(to.at(&server), None, right);
             }
             let mut found = (None, Err(FetchError::Connect("the origin has no server".into())));
             // Nothing is sent to a server that accepts no connection, so the next one may get the request.
             for server in order.servers {
-                let at = to.at(server);
+                let at = to.at(&server);
                 let connected = connect_at(upstream, &at).await;
                 if choice.sends_own_host {
                     let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");

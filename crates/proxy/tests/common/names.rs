@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use domain::base::iana::Rcode;
 use domain::base::name::Name;
-use domain::base::{Message, MessageBuilder, Rtype, Serial, Ttl};
-use domain::rdata::{A, Aaaa, Soa};
+use domain::base::{Message, MessageBuilder, Rtype, Serial, ToName, Ttl};
+use domain::rdata::{A, Aaaa, Cname, Soa, Srv};
 use nectary_proxy::NameFiles;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
@@ -60,6 +60,12 @@ pub enum Says {
     Addresses(Vec<IpAddr>, u32),
     /// Like `Addresses`, but by UDP only that the answer is too long.
     TooLong(Vec<IpAddr>),
+    /// These records of a service (priority, weight, port, target), with a lifetime in seconds.
+    Services(Vec<(u16, u16, u16, String)>, u32),
+    /// Like `Services`, but by UDP only that the answer is too long.
+    ManyServices(Vec<(u16, u16, u16, String)>),
+    /// The name is another name for this one, which is another name for the first.
+    Alias(String),
     /// The name does not exist, which counts for this number of seconds.
     NoName(u32),
     /// The server cannot say.
@@ -100,7 +106,7 @@ impl NameServer {
         self
     }
 
-    /// The number of questions for addresses of IPv4 that have arrived for a name.
+    /// The number of questions for addresses of IPv4, or for the records of a service, that have arrived for a name.
     pub fn count(&self, name: &str) -> usize {
         self.zone.lock().expect("the zone").1.iter().filter(|asked| *asked == name).count()
     }
@@ -139,7 +145,7 @@ fn answer(zone: &Zone, question: &[u8], is_udp: bool) -> Option<Vec<u8>> {
     let (name, kind) = (asked.qname().to_string().to_lowercase(), asked.qtype());
     let says = {
         let mut zone = zone.lock().expect("the zone");
-        if kind == Rtype::A {
+        if matches!(kind, Rtype::A | Rtype::SRV) {
             zone.1.push(name.clone());
         }
         zone.0.get(&name).cloned().unwrap_or(Says::Silence)
@@ -148,13 +154,23 @@ fn answer(zone: &Zone, question: &[u8], is_udp: bool) -> Option<Vec<u8>> {
         Says::NoName(_) => Rcode::NXDOMAIN,
         Says::Failure => Rcode::SERVFAIL,
         Says::Silence => return None,
-        Says::Addresses(..) | Says::TooLong(_) => Rcode::NOERROR,
+        _ => Rcode::NOERROR,
     };
     let mut message = MessageBuilder::new_vec().start_answer(&query, rcode).expect("room");
     match says {
-        Says::TooLong(_) if is_udp => message.header_mut().set_tc(true),
+        Says::TooLong(_) | Says::ManyServices(_) if is_udp => message.header_mut().set_tc(true),
         Says::Addresses(found, seconds) => push(&mut message, asked.qname(), kind, &found, seconds),
         Says::TooLong(found) => push(&mut message, asked.qname(), kind, &found, 60),
+        Says::Services(found, seconds) if kind == Rtype::SRV => {
+            push_services(&mut message, asked.qname(), &found, seconds)
+        }
+        Says::ManyServices(found) if kind == Rtype::SRV => push_services(&mut message, asked.qname(), &found, 60),
+        Says::Services(..) | Says::ManyServices(_) => {}
+        Says::Alias(target) => {
+            let target: Name<Vec<u8>> = target.parse().expect("a name");
+            message.push((asked.qname(), 60, Cname::new(target.clone()))).expect("room");
+            message.push((target, 60, Cname::new(asked.qname().to_name::<Vec<u8>>()))).expect("room");
+        }
         Says::NoName(seconds) => {
             let mut message = message.authority();
             let (root, ttl) = (Name::root_vec(), Ttl::from_secs(seconds));
@@ -165,6 +181,18 @@ fn answer(zone: &Zone, question: &[u8], is_udp: bool) -> Option<Vec<u8>> {
         Says::Failure | Says::Silence => {}
     }
     Some(message.finish())
+}
+
+fn push_services(
+    message: &mut domain::base::message_builder::AnswerBuilder<Vec<u8>>,
+    name: &impl domain::base::ToName,
+    found: &[(u16, u16, u16, String)],
+    seconds: u32,
+) {
+    for (priority, weight, port, target) in found {
+        let target: Name<Vec<u8>> = target.parse().expect("a name");
+        message.push((name, seconds, Srv::new(*priority, *weight, *port, target))).expect("room");
+    }
 }
 
 fn push(

@@ -40,6 +40,7 @@ const PROXY_DETAILS: &[&str] = &[
     "origin_failure",
     "process",
     "servers",
+    "services",
     "store",
 ];
 /// The details of a volume server's status that are shown.

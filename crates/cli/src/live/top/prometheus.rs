@@ -270,6 +270,7 @@ mod tests {
         let mut proxy =
             json!({ "name": ":80", "latencies": [latency], "certificates": [certificate], "servers": [server] });
         proxy["acme"] = ordered;
+        proxy["services"] = json!([{ "origin": "o", "srv": "_http._tcp.a", "servers": 2, "failures": 4 }]);
         let mut text = String::new();
         proxies::proxies(&mut text, &[proxy]);
         let latency = "nectary_proxy_request_duration_seconds";
@@ -291,6 +292,8 @@ mod tests {
             "nectary_proxy_server_up{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 0\n",
             "nectary_proxy_server_requests_total{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 7\n",
             "nectary_proxy_server_requests_under_way{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 2\n",
+            "nectary_proxy_srv_servers{proxy=\":80\",origin=\"o\"} 2\n",
+            "nectary_proxy_srv_failures{proxy=\":80\",origin=\"o\"} 4\n",
             "nectary_proxy_certificate_end_timestamp_seconds{proxy=\":80\",certificate=\"/a\\\"b.pem\"} 1800000000\n",
         ] {
             assert!(text.contains(line), "no {line} in\n{text}");

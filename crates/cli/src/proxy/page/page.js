@@ -274,7 +274,7 @@ function showServers(servers) {
       url(server.url),
       server.origin || "–",
       { badge: server.failure === null ? "up" : "failing", text: server.failure ?? "" },
-      number(count(server.weight)),
+      number(server.priority === null ? count(server.weight) : `${count(server.weight)} (priority ${server.priority})`),
       number(count(server.requests)),
       number(grown === null ? "–" : rate(grown)),
       number(count(server.requests_under_way)),

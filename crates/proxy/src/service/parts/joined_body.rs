@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of the parts, the look at the next one while one is sent, and the check that all of them are of the
 //! same body. A part whose facts differ is not sent: the body ends with an error, and what is stored of the URL is
-//! purged.
+//! purged, once for all who read that body (`part_purges`).
 //!
 //! | the next part is | then |
 //! |---|---|
@@ -276,7 +276,9 @@ async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) ->
         }
         ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
     }
-    purge(&worker, &request.key).await;
+    if worker.part_purges.begin(&request.key, asked_ms, worker.now_ms()) {
+        purge(&worker, &request.key).await;
+    }
     Err(BodyError("the origin has another body now".into()))
 }
 

@@ -22,6 +22,7 @@
 
 mod joined_body;
 pub(super) mod part_facts;
+mod part_purges;
 pub(super) mod part_range;
 
 use http::header::IF_RANGE;
@@ -29,6 +30,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use self::joined_body::{JoinedBody, PartBody};
 use self::part_facts::PartFacts;
+pub(crate) use self::part_purges::PartPurges;
 use self::part_range::PartRange;
 use super::cached::{self, FillingResponse, ReachedAnswer, UsableBody, UsableResponse};
 use super::reply::{CACHE_STATUS, Source, failed, from_stored};

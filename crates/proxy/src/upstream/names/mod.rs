@@ -6,10 +6,13 @@
 //! when there are many, so they do not delay those of other clients; requests for the same name share one lookup.
 //! *Source*: RFC 8767 (old addresses).
 //!
+//! The records of a service are looked up at the same servers, and kept by the caller (`services`).
+//!
 //! Not used: the other sources of `/etc/nsswitch.conf`, such as multicast DNS.
 
 mod files;
 mod query;
+mod services;
 mod share;
 
 use std::cell::RefCell;
@@ -24,10 +27,12 @@ use nectary_host::descriptors;
 
 use self::files::{FilesNow, SystemFiles, local_addresses};
 use self::query::Said;
+pub(super) use self::services::ServiceRecord;
+use self::services::ServiceSaid;
 use self::share::Shares;
 use super::FetchError;
 use crate::options::NameFiles;
-use crate::room::{Peer, Room};
+use crate::room::{Peer, Place, Room};
 
 /// The longest time of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,6 +60,12 @@ pub(super) const NO_ADDRESS: &str = "the name has no address";
 
 /// The addresses of a name, or why there are none.
 pub(super) type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
+
+/// The records of a service, none if it has none, or why they are not known; and how long that counts.
+pub(super) struct ServiceAnswer {
+    pub records: Result<Vec<ServiceRecord>, String>,
+    pub lifetime: Duration,
+}
 
 /// What is known about a name.
 #[derive(Debug, Clone)]
@@ -115,6 +126,29 @@ impl Names {
         self.remember(name, said, changes, Instant::now())
     }
 
+    /// Asks the servers for the records of a service, which are not remembered here.
+    async fn ask_service(&self, name: &str, timeout: Duration) -> ServiceAnswer {
+        let bare = name.trim_end_matches('.');
+        if bare == "invalid" || bare.ends_with(".invalid") {
+            // As in `known`.
+            return ServiceAnswer { records: Ok(Vec::new()), lifetime: NOTHING_LIFETIME.1 };
+        }
+        let FilesNow { servers, .. } = self.files.look_at(Instant::now());
+        let said = tokio::time::timeout(timeout, services::ask(&servers, name)).await;
+        let within = |time: Duration, (min, max): (Duration, Duration)| time.clamp(min, max);
+        let (records, lifetime) = match said.unwrap_or_else(|_| Err("no name server answers".to_owned())) {
+            Ok(ServiceSaid::Records(found, lifetime)) => (Ok(found), within(lifetime, ADDRESSES_LIFETIME)),
+            Ok(ServiceSaid::Nothing(lifetime)) => (Ok(Vec::new()), within(lifetime, NOTHING_LIFETIME)),
+            Err(error) => (Err(error), FAILURE_LIFETIME),
+        };
+        ServiceAnswer { records, lifetime }
+    }
+
+    /// The number of times that the servers of names have changed.
+    pub fn changes(&self) -> u64 {
+        self.files.look_at(Instant::now()).changes
+    }
+
     fn remember(&self, name: &str, said: Result<Said, String>, changes: u64, now: Instant) -> Answer {
         let within = |time: Duration, (min, max): (Duration, Duration)| now + time.clamp(min, max);
         let mut cache = self.cache();
@@ -161,6 +195,11 @@ impl Cache {
         }
         self.names.insert(name.to_owned(), known);
     }
+}
+
+/// Looks up the records of a service once, outside a proxy.
+pub(super) async fn look_up_service_once(files: NameFiles, name: &str) -> Result<Vec<ServiceRecord>, String> {
+    Names::new(files).ask_service(name, LOOKUP_TIMEOUT).await.records
 }
 
 type Lookup = LocalBoxFuture<'static, Answer>;
@@ -210,13 +249,7 @@ impl Lookups {
             return Ok(lookup);
         }
         under_way.retain(|_, lookup| lookup.upgrade().is_some());
-        // A process that may have few descriptors has room for less.
-        let wanted = SOCKETS.min(usize::try_from(self.room.max(Peer::Origin)).unwrap_or(SOCKETS));
-        let places: Vec<_> = (0..wanted).map_while(|_| self.room.take(Peer::Origin)).collect();
-        if places.len() < wanted {
-            descriptors::note_refused("so many connections to origins are open that no name could be looked up");
-            return Err(FetchError::Crowded);
-        }
+        let places = self.places()?;
         let (names, asked, timeout) = (self.names.clone(), name.clone(), self.timeout);
         let lookup = async move {
             let answer = names.ask(&asked, timeout).await;
@@ -226,6 +259,26 @@ impl Lookups {
         let lookup = lookup.boxed_local().shared();
         under_way.extend(lookup.downgrade().map(|weak| (name, weak)));
         Ok(lookup)
+    }
+
+    /// The records of a service. *Cancel safety*: the look-up ends.
+    pub async fn look_up_service(&self, name: &str) -> ServiceAnswer {
+        match self.places() {
+            Ok(_places) => self.names.ask_service(name, self.timeout).await,
+            Err(error) => ServiceAnswer { records: Err(error.to_string()), lifetime: FAILURE_LIFETIME },
+        }
+    }
+
+    /// The places for the sockets of a lookup.
+    fn places(&self) -> Result<Vec<Place>, FetchError> {
+        // A process that may have few descriptors has room for less.
+        let wanted = SOCKETS.min(usize::try_from(self.room.max(Peer::Origin)).unwrap_or(SOCKETS));
+        let places: Vec<_> = (0..wanted).map_while(|_| self.room.take(Peer::Origin)).collect();
+        if places.len() < wanted {
+            descriptors::note_refused("so many connections to origins are open that no name could be looked up");
+            return Err(FetchError::Crowded);
+        }
+        Ok(places)
     }
 }
 

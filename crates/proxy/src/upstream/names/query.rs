@@ -1,7 +1,8 @@
 //! Questions to servers of names.
 //!
-//! Owns: the questions for the addresses of a name, and what their answers mean. The messages and their transport (UDP,
-//! and TCP if an answer is too long for UDP) are the `domain` library's. *Source*: RFC 1035, 2308, and 8305, 3.
+//! Owns: how servers are asked, the questions for the addresses of a name, and what their answers mean. The messages and
+//! their transport (UDP, and TCP if an answer is too long for UDP) are the `domain` library's. Leaves to others: questions
+//! for services (`services`). *Source*: RFC 1035, 2308, and 8305, 3.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -25,7 +26,7 @@ const SERVER_DELAY: Duration = Duration::from_secs(1);
 const FAMILY_DELAY: Duration = Duration::from_millis(50);
 
 /// The lifetime of the knowledge that a name has no address, if its zone does not say it.
-const NOTHING_LIFETIME: Duration = Duration::from_secs(5);
+pub(super) const NOTHING_LIFETIME: Duration = Duration::from_secs(5);
 
 /// The lifetime of addresses if those of the other family were not waited for.
 const HALF_LIFETIME_MAX: Duration = Duration::from_secs(60);
@@ -60,8 +61,8 @@ pub(super) async fn ask(servers: &Servers, name: &str) -> Result<Said, String> {
 
 /// Asks for the addresses of both families.
 async fn ask_both(servers: &Servers, name: &Name<Vec<u8>>) -> Result<Said, String> {
-    let mut v6 = pin!(ask_servers(servers, name, Rtype::AAAA));
-    let mut v4 = pin!(ask_servers(servers, name, Rtype::A));
+    let mut v6 = pin!(ask_servers(servers, name, Rtype::AAAA, meaning));
+    let mut v4 = pin!(ask_servers(servers, name, Rtype::A, meaning));
     let (first, is_v6) = tokio::select! {
         said = &mut v6 => (said, true),
         said = &mut v4 => (said, false),
@@ -96,16 +97,22 @@ fn join(v6: Result<Said, String>, v4: Result<Said, String>) -> Result<Said, Stri
     })
 }
 
-/// Asks the servers in turn, each as often as the settings say.
-async fn ask_servers(servers: &Servers, name: &Name<Vec<u8>>, kind: Rtype) -> Result<Said, String> {
+/// Asks the servers in turn, each as often as the settings say, until one gives an answer that has a meaning.
+pub(super) async fn ask_servers<T>(
+    servers: &Servers,
+    name: &Name<Vec<u8>>,
+    kind: Rtype,
+    meaning: fn(&Message<Bytes>, Rtype) -> Result<T, Refusal>,
+) -> Result<T, String> {
     let count = servers.addresses.len() * servers.attempts;
     let turns = servers.addresses.iter().cycle().take(count);
     let attempt = |&server: &SocketAddr| async move {
-        match query(server, name, kind, servers.timeout, Some(UDP_BYTES_MAX)).await {
+        let answer = match query(server, name, kind, servers.timeout, Some(UDP_BYTES_MAX)).await {
             // The server does not know the extension that allows long messages.
             Err(Refusal::Format) => query(server, name, kind, servers.timeout, None).await,
             result => result,
-        }
+        };
+        meaning(&answer?, kind)
     };
     match race(turns, SERVER_DELAY.min(servers.timeout), || false, attempt).await {
         Ok((_, said)) => Ok(said),
@@ -116,7 +123,7 @@ async fn ask_servers(servers: &Servers, name: &Name<Vec<u8>>, kind: Rtype) -> Re
 
 /// Why a server gave no answer.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
     /// The server did not understand the question.
     #[error("the name server does not understand")]
     Format,
@@ -125,18 +132,19 @@ enum Refusal {
     Other(String),
 }
 
-fn other(error: impl std::fmt::Display) -> Refusal {
+/// A refusal that is not about the form of the question.
+pub(super) fn other(error: impl std::fmt::Display) -> Refusal {
     Refusal::Other(format!("name server: {error}"))
 }
 
-/// Asks one server once.
+/// Asks one server once. *Returns*: its answer, which may be that there is nothing.
 async fn query(
     server: SocketAddr,
     name: &Name<Vec<u8>>,
     kind: Rtype,
     timeout: Duration,
     udp_bytes_max: Option<u16>,
-) -> Result<Said, Refusal> {
+) -> Result<Message<Bytes>, Refusal> {
     let mut question = MessageBuilder::new_vec();
     question.header_mut().set_rd(true);
     let mut question = question.question();
@@ -155,16 +163,15 @@ async fn query(
         () = transport.run() => return Err(other("the transport has ended")),
         () = tokio::time::sleep(timeout) => return Err(other("no answer in time")),
     };
-    meaning(&answer, kind)
+    match answer.header().rcode() {
+        Rcode::NOERROR | Rcode::NXDOMAIN => Ok(answer),
+        Rcode::FORMERR => Err(Refusal::Format),
+        rcode => Err(other(rcode)),
+    }
 }
 
 /// What a server's answer means.
 fn meaning(answer: &Message<Bytes>, kind: Rtype) -> Result<Said, Refusal> {
-    match answer.header().rcode() {
-        Rcode::NOERROR | Rcode::NXDOMAIN => {}
-        Rcode::FORMERR => return Err(Refusal::Format),
-        rcode => return Err(other(rcode)),
-    }
     let Some(name) = answer.canonical_name() else { return Err(other("the answer is damaged")) };
     let (mut found, mut lifetime) = (Vec::new(), Duration::MAX);
     for record in answer.answer().map_err(other)? {
@@ -183,10 +190,15 @@ fn meaning(answer: &Message<Bytes>, kind: Rtype) -> Result<Said, Refusal> {
     if !found.is_empty() {
         return Ok(Said::Addresses(found, lifetime));
     }
+    Ok(Said::Nothing(nothing_lifetime(answer)?))
+}
+
+/// How long it counts that there is nothing.
+pub(super) fn nothing_lifetime(answer: &Message<Bytes>) -> Result<Duration, Refusal> {
     let mut lifetime = None;
     for record in answer.authority().map_err(other)?.limit_to_in::<Soa<_>>() {
         let record = record.map_err(other)?;
         lifetime = Some(record.ttl().into_duration().min(record.data().minimum().into_duration()));
     }
-    Ok(Said::Nothing(lifetime.unwrap_or(NOTHING_LIFETIME)))
+    Ok(lifetime.unwrap_or(NOTHING_LIFETIME))
 }

@@ -45,7 +45,8 @@ impl Shares {
 }
 
 /// The clients that share one limit: those of one IPv6 network of 64 bits count as one, because one machine may have all
-/// of its addresses.
+/// of its addresses. Those at a Unix socket that have no name have the address of this machine and share its limit, as
+/// nothing tells the clients of one peer apart.
 fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {

@@ -265,7 +265,7 @@ impl SharedConnections {
                 }
             }
         }
-        let is_unkept = upstream.is_closed.get() || upstream.connections.room.is_crowded();
+        let is_unkept = upstream.is_closed.get() || upstream.connections.room.is_crowded() || to.has_left();
         if state.count() == 0 && (is_unkept || !connection.is_usable()) {
             self.remove(to, connection);
         }
@@ -280,10 +280,11 @@ impl SharedConnections {
         }
     }
 
-    /// Forgets what has ended.
+    /// Forgets what has ended, and unused connections to servers that their origins no longer have.
     pub fn sweep(&self) {
-        self.servers.borrow_mut().retain(|_, server| {
-            server.connections.retain(|connection| connection.is_usable());
+        self.servers.borrow_mut().retain(|to, server| {
+            let is_kept = |count: usize| count > 0 || !to.has_left();
+            server.connections.retain(|connection| connection.is_usable() && is_kept(connection.state.count()));
             server.is_needed()
         });
     }

@@ -180,6 +180,7 @@ pub fn proxies(text: &mut String, proxies: &[Value]) {
     certificates(text, &own);
     ordered(text, &own);
     servers(text, &own);
+    services(text, &own);
 }
 
 /// Formats the histograms of how long requests took.
@@ -272,6 +273,35 @@ fn servers(text: &mut String, proxies: &[(String, &Value)]) {
     }
 }
 
+/// A figure of the look-ups of an origin's servers.
+type ServiceFigure = fn(&Value) -> Option<u64>;
+
+/// The metrics of the look-ups of origins' servers: name, help, and the figure.
+const SERVICE: [(&str, &str, ServiceFigure); 2] = [
+    ("servers", "Servers of an origin by its SRV records.", |service| service["servers"].as_u64()),
+    ("failures", "Look-ups of an origin's SRV records in a row that gave no server.", |service| {
+        service["failures"].as_u64()
+    }),
+];
+
+/// Formats how looking up the servers of each origin goes.
+fn services(text: &mut String, proxies: &[(String, &Value)]) {
+    for (metric, help, figure) in SERVICE {
+        let metric = format!("nectary_proxy_srv_{metric}");
+        let mut lines = String::new();
+        for (name, values) in proxies {
+            for service in values["services"].as_array().into_iter().flatten() {
+                let Some(number) = figure(service) else { continue };
+                let (name, origin) = (escaped(name), escaped(&plain(&service["origin"])));
+                let _ = writeln!(lines, "{metric}{{proxy=\"{name}\",origin=\"{origin}\"}} {number}");
+            }
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} gauge\n{lines}");
+        }
+    }
+}
+
 /// Formats the state of every part.
 pub fn parts(text: &mut String, parts: &[Value]) {
     for (metric, help, figure) in [
@@ -337,7 +367,8 @@ mod tests {
             }
         }
         let further = SERVER.map(|(metric, ..)| format!("nectary_proxy_server_{metric}"));
-        let further = further.into_iter().chain(["bucket", "sum", "count"].map(|part| format!("{LATENCY}_{part}")));
+        let further = further.into_iter().chain(SERVICE.map(|(metric, ..)| format!("nectary_proxy_srv_{metric}")));
+        let further = further.chain(["bucket", "sum", "count"].map(|part| format!("{LATENCY}_{part}")));
         let parts = ["nectary_part_state", "nectary_part_problems"];
         let further = further.chain([CERTIFICATE, ORDERED].into_iter().chain(parts).map(str::to_owned));
         all.extend(further.map(|name| (name, BTreeSet::new())));
