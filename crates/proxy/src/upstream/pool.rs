@@ -224,6 +224,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::super::error::FetchError;
+    use super::super::server_limit::LimitRule;
     use super::*;
     use crate::options::Limits;
     use std::collections::HashMap;
@@ -287,9 +288,9 @@ mod tests {
     fn each_failing_server_has_its_probe() {
         // The same key has the same order, so that turns do not hide a server behind another.
         let (pool, health, now) = (pool_with(&[1, 1, 1], Balance::Hash), Arc::new(Health::default()), Instant::now());
-        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
-        (0..3).for_each(|_| health.note_error(&pool.servers[1].origin));
-        let probed = |order: &Order<'_>| order.probe.as_ref().map(|(server, _)| server.origin.port);
+        (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
+        (0..3).for_each(|_| health.note_error(&pool.servers().all()[1].origin));
+        let probed = |order: &Order| order.probe.as_ref().map(|(server, _)| server.origin.port);
         let orders = [0; 3].map(|_| pool.order(&health, 0, ProbeBy::Request, now));
         let mut found: Vec<_> = orders.iter().filter_map(probed).collect();
         found.sort_unstable();
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn failing_origin_leaves_further_probes_alone() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
-        for server in &pool.servers {
+        for server in pool.servers().all() {
             (0..3).for_each(|_| health.note_error(&server.origin));
         }
         let (_, first) = pool.failing(&health, now).expect("all are failing");
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn server_without_weight_hides_no_failure() {
         let (pool, health, now) = (pool(&[1, 0]), Arc::new(Health::default()), Instant::now());
-        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        (0..3).for_each(|_| health.note_error(&pool.servers().all()[0].origin));
         assert!(pool.failing(&health, now).is_some(), "nobody asks the other server");
     }
 
@@ -319,12 +320,13 @@ mod tests {
     fn full_server_is_asked_last() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
         let rule = LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(1) };
-        let limited = |server: &Server| Server::new(server.origin.clone(), 1).limited(Some(rule));
-        let pool = Pool { servers: pool.servers.iter().map(limited).collect(), ..pool };
+        let limited = |server: &Arc<Server>| Server::new(server.origin.clone(), 1).limited(Some(rule));
+        let servers = pool.servers().all().iter().map(limited).collect();
+        let pool = Pool::new("a".into(), pool.rules.clone(), servers);
         let first = || [0; 2].map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]);
-        let one = pool.servers[0].state.begin();
+        let one = pool.servers().all()[0].state.begin();
         assert_eq!(first(), [1, 2], "it has room for another request");
-        let both = (one, pool.servers[0].state.begin());
+        let both = (one, pool.servers().all()[0].state.begin());
         assert_eq!(first(), [2, 2]);
         drop(both);
         assert_eq!(first(), [1, 2]);
