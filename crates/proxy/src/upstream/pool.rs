@@ -251,7 +251,7 @@ mod tests {
     fn servers_take_turns_by_weight() {
         let (pool, health, now) = (pool(&[2, 0, 1]), Arc::new(Health::default()), Instant::now());
         let turns: Vec<_> = (0..6).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))).collect();
-        assert_eq!(turns, [[1, 3], [3, 1], [1, 3], [1, 3], [3, 1], [1, 3]]);
+        assert_eq!(turns, [[1, 3], [1, 3], [3, 1], [1, 3], [1, 3], [3, 1]]);
         assert_eq!(pool.failing(&health, now).map(|(failure, _)| failure), None);
     }
 
