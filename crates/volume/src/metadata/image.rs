@@ -13,6 +13,7 @@ use crate::format::{
     Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
     Table, Transaction, TransactionKind, VolumeRecord,
 };
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
@@ -117,7 +118,7 @@ impl Image {
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
             if session.state == SessionState::Active {
-                image.first_new = volume.next_inode + UNSTORED_MAX;
+                image.first_new = volume.next_inode + if planted(Bug::NumberUsedTwice) { 0 } else { UNSTORED_MAX };
                 image.awaited.insert(number);
             }
         }
