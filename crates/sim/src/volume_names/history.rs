@@ -8,7 +8,7 @@
 //!
 //! Leaves to others: the search for an order (`order`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nectary_volume::protocol::Attributes;
@@ -46,21 +46,34 @@ struct Recorded {
     commits: Option<Tag>,
 }
 
-#[derive(Debug, Default)]
+/// What is known to be durable: all changes of names that were answered before a tick, and the data of a file.
+#[derive(Debug, Clone, Copy)]
+struct Synced {
+    done: u64,
+    before: u64,
+    file: Option<Tag>,
+}
+
+#[derive(Debug, Clone, Default)]
 struct Life {
-    end: Option<(End, Duration)>,
-    /// Before these ticks, everything that was answered is durable: all changes of names, and the data of some files.
-    names_synced: u64,
-    data_synced: BTreeMap<Tag, u64>,
+    end: Option<(End, Moment)>,
+    synced: Vec<Synced>,
+}
+
+/// A tick, and its time.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    tick: u64,
+    at: Duration,
 }
 
 /// All calls.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct History {
     calls: Vec<Recorded>,
     lives: Vec<Life>,
     /// When servers were lost.
-    crashes: Vec<Duration>,
+    crashes: Vec<Moment>,
     tags: BTreeMap<u64, Tag>,
     tick: u64,
     now: Duration,
@@ -81,6 +94,20 @@ impl History {
         self.tick
     }
 
+    fn moment(&mut self) -> Moment {
+        Moment { tick: self.tick(), at: self.now }
+    }
+
+    /// Returns the time of the last event.
+    pub fn since_start(&self) -> Duration {
+        self.now
+    }
+
+    /// Returns the last tick.
+    pub fn last_tick(&self) -> u64 {
+        self.tick
+    }
+
     /// Notes a violation.
     pub fn is_broken(&mut self, what: String) {
         let now = self.now;
@@ -95,13 +122,14 @@ impl History {
 
     /// Notes the end of a session.
     pub fn ended(&mut self, session: usize, end: End) {
-        let now = self.now;
+        let now = self.moment();
         self.lives[session].end.get_or_insert((end, now));
     }
 
     /// Notes the loss of a server.
     pub fn crashed(&mut self) {
-        self.crashes.push(self.now);
+        let now = self.moment();
+        self.crashes.push(now);
     }
 
     /// Begins a call; `commits` is a file whose data it commits first.
@@ -133,16 +161,31 @@ impl History {
         self.calls[call].is_void = true;
     }
 
-    /// Notes that all changes of names that a session was told of before a tick are durable.
-    pub fn names_synced(&mut self, session: usize, before: u64) {
-        let life = &mut self.lives[session];
-        life.names_synced = life.names_synced.max(before);
+    /// Notes that all changes of names that a session was told of before a tick are durable, and what it wrote to a file.
+    pub fn synced(&mut self, session: usize, before: u64, file: Option<Tag>) {
+        let done = self.tick();
+        self.lives[session].synced.push(Synced { done, before, file });
     }
 
-    /// Notes that the data that a session wrote to a file before a tick is durable.
-    pub fn data_synced(&mut self, session: usize, file: Tag, before: u64) {
-        let synced = self.lives[session].data_synced.entry(file).or_default();
-        *synced = before.max(*synced);
+    /// Returns the history up to a tick, at which everything is lost.
+    pub fn until(&self, tick: u64) -> History {
+        let calls: Vec<Recorded> = self.calls.iter().filter(|call| call.invoked <= tick).cloned().collect();
+        let times = calls.iter().flat_map(|call| [(call.invoked, call.begun_at), (call.returned, call.ended_at)]);
+        let at = times.filter(|(when, _)| *when <= tick).map(|(_, at)| at).max().unwrap_or_default();
+        let calls = calls.into_iter().map(|call| match call.returned > tick {
+            true => Recorded { returned: NEVER, ended_at: Duration::MAX, outcome: None, ..call },
+            false => call,
+        });
+        let calls: Vec<Recorded> = calls.collect();
+        let lives = self.lives.iter().map(|life| Life {
+            end: life.end.filter(|(_, end)| end.tick <= tick).or(Some((End::Killed, Moment { tick, at }))),
+            synced: life.synced.iter().filter(|synced| synced.done <= tick).copied().collect(),
+        });
+        let mut crashes: Vec<Moment> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
+        crashes.push(Moment { tick, at });
+        let made: BTreeSet<Tag> = calls.iter().filter_map(|call| call.call.made()).collect();
+        let tags = self.tags.iter().filter(|(_, tag)| made.contains(tag)).map(|(number, tag)| (*number, *tag));
+        History { calls, lives: lives.collect(), crashes, tags: tags.collect(), tick, now: at, broken: None }
     }
 
     /// Learns attributes: a number names one file for ever. Returns the file's tag.
@@ -153,11 +196,6 @@ impl History {
             self.is_broken(format!("inode number {} is of file {known}, and of file {tag}", found.number));
         }
         tag
-    }
-
-    /// Returns the number of calls.
-    pub fn count(&self) -> usize {
-        self.calls.len()
     }
 
     /// Returns the calls, and for each of its indices a description.
@@ -204,8 +242,8 @@ impl History {
 
     /// Returns the time from which on the changes of a session may be lost.
     fn lost_since(&self, session: usize) -> Option<Duration> {
-        let (end, at) = self.lives[session].end?;
-        if end == End::Over(0) {
+        let (kind, end) = self.lives[session].end?;
+        if kind == End::Over(0) {
             return None;
         }
         // It has repeated everything to a server if that answered a later change.
@@ -214,10 +252,10 @@ impl History {
             of.filter(|call| call.call.is_change()).any(|call| call.begun_at > *crash)
         };
         let mut since: Option<Duration> = None;
-        for crash in self.crashes.iter().rev().filter(|crash| **crash <= at + LOSS_MAX) {
-            let is_near = since.is_some_and(|since| since.saturating_sub(*crash) < RECOVERY_MAX);
-            if is_near || since.is_none() && !is_recovered(crash) {
-                since = Some(*crash);
+        for crash in self.crashes.iter().rev().map(|crash| crash.at).filter(|crash| *crash <= end.at + LOSS_MAX) {
+            let is_near = since.is_some_and(|since| since.saturating_sub(crash) < RECOVERY_MAX);
+            if is_near || since.is_none() && !is_recovered(&crash) {
+                since = Some(crash);
             }
         }
         since.map(|since| since.saturating_sub(LOSS_MAX))
@@ -229,7 +267,7 @@ impl History {
             return false;
         }
         if let Call::Write(file, _) = call.call {
-            return life.data_synced.get(&file).is_none_or(|before| call.returned >= *before);
+            return !life.synced.iter().any(|synced| synced.file == Some(file) && call.returned < synced.before);
         }
         let is_refused = matches!(call.outcome, Some(Outcome::Refused(_)));
         let is_late = lost_since.is_some_and(|since| call.ended_at >= since);
@@ -239,7 +277,7 @@ impl History {
             // What it saw may have been its own.
             Call::Read(_) => true,
             _ if !call.call.is_change() => is_late || self.has_unsynced_data(call.session),
-            _ => is_late && !is_refused && call.returned >= life.names_synced,
+            _ => is_late && !is_refused && !life.synced.iter().any(|synced| call.returned < synced.before),
         }
     }
 

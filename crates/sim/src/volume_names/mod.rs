@@ -13,10 +13,12 @@
 //! | `program` | the calls of a program on a host |
 //! | `mount`, `kernel` | system calls; what the kernel of a host shows |
 //! | `network`, `world` | frames that take time; hosts, servers and losses |
+//! | `crashes` | crash states of such runs |
 //! | `bugs`, `coverage` | bugs that are planted; what must happen |
 
 mod bugs;
 mod coverage;
+pub mod crashes;
 mod history;
 mod kernel;
 mod mount;
@@ -39,7 +41,7 @@ use crate::planted::{Case, Caught};
 use crate::volume::Verdict;
 use crate::volume_clients::world::Start;
 use history::History;
-use order::explain;
+use order::{Step, explain};
 use program::Board;
 use tree::Tree;
 use world::World;
@@ -100,8 +102,8 @@ fn run_one(seed: u64, is_told: bool) -> Ran {
     };
     let (steps, broken) = in_virtual_time(async {
         switch_on(true);
-        let board = Board::new(is_told);
-        let world = World::new(seed, start, board.clone());
+        let board = Board::new(is_told, None);
+        let world = World::new(seed, start.disk(seed), board.clone(), None);
         let ended = world.run(seed).await;
         ran.coverage = world.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ran.story = board.take_story();
@@ -116,20 +118,25 @@ fn run_one(seed: u64, is_told: bool) -> Ran {
     });
     ran.calls = steps.len() as u64;
     ran.coverage.add_lost(steps.iter().filter(|step| step.is_optional && step.outcome.is_some()).count() as u64);
-    ran.broken = broken;
-    if ran.broken.is_none() {
-        let explained = explain(&steps, Tree::default());
-        match explained.verdict {
-            Verdict::Explained => {}
-            Verdict::Unknown => ran.is_undecided = true,
-            Verdict::Broken => {
-                let stuck = explained.stuck.map_or_else(String::new, |at| History::describe(&steps[at]));
-                let (longest, all) = (explained.longest, steps.len());
-                ran.broken = Some(format!("no order explains more than {longest} of {all} calls: {stuck}"));
-            }
-        }
+    match broken.map_or_else(|| explained(&steps), Err) {
+        Ok(is_decided) => ran.is_undecided = !is_decided,
+        Err(broken) => ran.broken = Some(broken),
     }
     ran
+}
+
+/// Whether an order explains calls, or the search was given up. *Errors*: no order does.
+fn explained(steps: &[Step]) -> Result<bool, String> {
+    let explained = explain(steps, Tree::default());
+    match explained.verdict {
+        Verdict::Explained => Ok(true),
+        Verdict::Unknown => Ok(false),
+        Verdict::Broken => {
+            let stuck = explained.stuck.map_or_else(String::new, |at| History::describe(&steps[at]));
+            let (longest, all) = (explained.longest, steps.len());
+            Err(format!("no order explains more than {longest} of {all} calls: {stuck}"))
+        }
+    }
 }
 
 /// Runs one seed.

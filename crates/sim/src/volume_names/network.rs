@@ -10,7 +10,7 @@ use std::time::Duration;
 use nectary_volume::simulated::{connect, listen};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, split};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::random::Random;
@@ -25,7 +25,6 @@ pub struct Network {
     /// Changes when all connections break.
     breaks: watch::Sender<u64>,
     random: Arc<Mutex<Random>>,
-    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Network {
@@ -35,7 +34,6 @@ impl Network {
             is_cut: watch::Sender::new(false),
             breaks: watch::Sender::new(0),
             random: Arc::new(Mutex::new(Random::new(seed))),
-            tasks: Mutex::default(),
         });
         let mut accepted = listen(&near);
         let accepting = network.clone();
@@ -60,19 +58,10 @@ impl Network {
         self.breaks.send_modify(|breaks| *breaks += 1);
     }
 
-    /// Loses everything that is under way.
-    pub fn lose(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        tasks.into_iter().for_each(|task| task.abort());
-    }
-
     fn pass(self: &Arc<Network>, near: DuplexStream, far: DuplexStream) {
         let ((near_reads, near_writes), (far_reads, far_writes)) = (split(near), split(far));
-        let up = tokio::spawn(self.clone().pump(near_reads, far_writes, true));
-        let down = tokio::spawn(self.clone().pump(far_reads, near_writes, false));
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.retain(|task| !task.is_finished());
-        tasks.extend([up.abort_handle(), down.abort_handle()]);
+        tokio::spawn(self.clone().pump(near_reads, far_writes, true));
+        tokio::spawn(self.clone().pump(far_reads, near_writes, false));
     }
 
     fn delay(&self) -> Duration {
@@ -95,10 +84,6 @@ impl Network {
         let mut breaks = self.breaks.subscribe();
         let writer = self.clone();
         let writing = tokio::spawn(async move { writer.write(to, queued).await });
-        {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-            tasks.push(writing.abort_handle());
-        }
         let mut due = Instant::now();
         let reading = async {
             while let Ok(frame) = read(&mut from).await {

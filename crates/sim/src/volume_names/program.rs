@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nectary_block::Recorder;
 use nectary_volume::client::{New, OpenFile, Opening};
 use nectary_volume::protocol::{Attributes, Changes, FileId};
 use tokio::time::Instant;
@@ -23,6 +24,8 @@ const NAMES: u64 = 4;
 const OWN_NAMES: u8 = 100;
 /// The longest pause between two calls. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 60;
+/// The tags of what is made after a crash.
+const AFTER_TAGS: u64 = 1_000_000;
 /// The number of a volume's root.
 pub const ROOT_ID: FileId = FileId { inode: 1, generation: 1 };
 
@@ -36,6 +39,10 @@ pub struct Board {
     directories: Mutex<BTreeMap<Tag, FileId>>,
     files: Mutex<BTreeMap<Tag, FileId>>,
     story: Mutex<Option<Vec<String>>>,
+    /// Gets a mark for each tick of the history.
+    recorder: Option<Recorder>,
+    /// For ticks of the history, how many operations sessions had that were answered and not durable.
+    unstored: Mutex<BTreeMap<u64, u64>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,9 +55,11 @@ pub fn name(number: u8) -> Vec<u8> {
 }
 
 impl Board {
-    /// Makes a board with the root.
-    pub fn new(is_told: bool) -> Arc<Board> {
+    /// Makes a board with the root, for a run that is recorded or not.
+    pub fn new(is_told: bool, recorder: Option<Recorder>) -> Arc<Board> {
         Arc::new(Board {
+            recorder,
+            unstored: Mutex::default(),
             history: Mutex::default(),
             start: Instant::now(),
             tags: AtomicU64::new(1),
@@ -61,9 +70,44 @@ impl Board {
         })
     }
 
+    /// Makes a board for what is left after a crash at a tick of this one's history.
+    pub fn after(&self, tick: u64) -> Arc<Board> {
+        let history = lock(&self.history).until(tick);
+        let since = history.since_start();
+        Arc::new(Board {
+            history: Mutex::new(history),
+            // The times go on.
+            start: Instant::now().checked_sub(since).unwrap_or_else(Instant::now),
+            tags: AtomicU64::new(AFTER_TAGS),
+            values: AtomicU64::new(AFTER_TAGS),
+            directories: Mutex::new(lock(&self.directories).clone()),
+            files: Mutex::new(lock(&self.files).clone()),
+            story: Mutex::default(),
+            recorder: None,
+            unstored: Mutex::default(),
+        })
+    }
+
+    /// Returns how many operations were answered and not durable at a tick.
+    pub fn unstored_at(&self, tick: u64) -> u64 {
+        lock(&self.unstored).range(..=tick).next_back().map_or(0, |(_, count)| *count)
+    }
+
+    /// Notes how many operations are answered and not durable now.
+    fn note_unstored(&self, count: u64) {
+        let tick = lock(&self.history).last_tick();
+        lock(&self.unstored).insert(tick, count);
+    }
+
     /// Works on the history.
     pub fn history<T>(&self, work: impl FnOnce(&mut History) -> T) -> T {
-        work(lock(&self.history).at(self.start.elapsed()))
+        let mut history = lock(&self.history);
+        let before = history.last_tick();
+        let result = work(history.at(self.start.elapsed()));
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| history.last_tick() > before) {
+            recorder.mark(history.last_tick());
+        }
+        result
     }
 
     /// Notes an event, if a description of the run is requested.
@@ -147,10 +191,13 @@ impl Program {
             };
             format!("program {}: call {number}: {said}", self.number)
         });
+        if made.is_ok() && self.board.recorder.is_some() {
+            self.board.note_unstored(self.mount.session().0.figures().unstored as u64);
+        }
         self.board.history(|history| match made {
             Ok((outcome, found)) => {
                 history.end(number, outcome);
-                return Some(found);
+                Some(found)
             }
             Err(Fail::Refused(errno)) => {
                 history.end(number, Outcome::Refused(errno));
@@ -433,12 +480,7 @@ impl Program {
             None => (None, client.stored().await),
         };
         if synced.is_ok() {
-            self.board.history(|history| {
-                history.names_synced(session, tick);
-                if let Some(file) = file {
-                    history.data_synced(session, file, tick);
-                }
-            });
+            self.board.history(|history| history.synced(session, tick, file));
         }
     }
 
@@ -470,8 +512,21 @@ impl Program {
         }
     }
 
+    /// Makes a file, writes it, and reads it again.
+    pub async fn use_it(&self) {
+        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, false).await else {
+            return self.board.history(|history| history.is_broken("no file can be made".to_owned()));
+        };
+        self.write_to(tag, &open).await;
+        if let Err(error) = open.sync().await {
+            self.board.history(|history| history.is_broken(format!("a new file cannot be synced: {error}")));
+        }
+        self.read_from(tag, &open).await;
+        open.close().await;
+    }
+
     /// Looks at everything.
-    pub async fn look_at_all(self) {
+    pub async fn look_at_all(&self) {
         let directories = lock(&self.board.directories).clone();
         for (tag, directory) in directories {
             for number in self.list_of(tag, directory).await.unwrap_or_default().into_keys() {

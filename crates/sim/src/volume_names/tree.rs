@@ -95,6 +95,14 @@ impl Call {
         !matches!(self, Call::Look(_) | Call::List(_) | Call::Stat(_) | Call::Read(_))
     }
 
+    /// Returns the tag of what the call makes.
+    pub fn made(&self) -> Option<Tag> {
+        match self {
+            Call::Make { tag, .. } => Some(*tag),
+            _ => None,
+        }
+    }
+
     /// Whether the call changes contents, not names or attributes.
     pub fn is_of_data(&self) -> bool {
         matches!(self, Call::Write(..))

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_block::SharedDevice;
+use nectary_block::{Recorder, SharedDevice};
 use nectary_volume::client::{Address, Client, ClientOptions};
 use nectary_volume::journal::read;
 use nectary_volume::metadata;
@@ -25,7 +25,7 @@ use super::program::{Board, Program};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::switch::{Off, Switch};
-use crate::volume_clients::world::{Start, VOLUME};
+use crate::volume_clients::world::VOLUME;
 
 /// The number of hosts.
 pub const HOSTS: usize = 3;
@@ -62,6 +62,7 @@ struct Host {
 pub struct World {
     board: Arc<Board>,
     disk: SharedDevice,
+    recorder: Option<Recorder>,
     server: Mutex<Option<(Server, Way)>>,
     /// The path of the present server's socket.
     at: Arc<Mutex<PathBuf>>,
@@ -72,11 +73,12 @@ pub struct World {
 }
 
 impl World {
-    /// Makes the world of a seed.
-    pub fn new(seed: u64, start: &Start, board: Arc<Board>) -> Arc<World> {
+    /// Makes the world of a seed, on a disk whose writes are recorded or not.
+    pub fn new(seed: u64, disk: SharedDevice, board: Arc<Board>, recorder: Option<Recorder>) -> Arc<World> {
         Arc::new(World {
             board,
-            disk: start.disk(seed),
+            disk,
+            recorder,
             server: Mutex::default(),
             at: Arc::default(),
             seeds: AtomicU64::new(seed << 16),
@@ -94,6 +96,25 @@ impl World {
         done.unwrap_or_else(|_| Err(format!("it does not end within {LIMIT:?}")))
     }
 
+    /// Looks at everything that a crash has left, and uses it.
+    ///
+    /// *Errors*: what went wrong.
+    pub async fn use_after_crash(self: &Arc<World>) -> Result<(), String> {
+        let used = timeout(LIMIT, self.use_it()).await;
+        used.unwrap_or_else(|_| Err(format!("its use does not end within {LIMIT:?}")))
+    }
+
+    async fn use_it(self: &Arc<World>) -> Result<(), String> {
+        self.serve().await?;
+        self.start_host(0).await?;
+        self.look_at_all().await;
+        let mount = lock(&self.hosts)[0].as_ref().map(|host| host.mount.clone());
+        if let Some(mount) = mount {
+            Program::new(self.board.clone(), mount, 0, self.seed()).use_it().await;
+        }
+        self.finish().await
+    }
+
     fn met(&self, event: Event) {
         lock(&self.coverage).met(event);
     }
@@ -106,7 +127,9 @@ impl World {
     fn way(&self) -> Way {
         let (under_way, off) = (UnderWay::default(), Off::default());
         let late = Late::by(self.disk.clone(), Delays::short(self.seed()), &under_way);
-        let owned = Arc::new(Owned::new(Arc::new(late), &under_way));
+        let late: SharedDevice = Arc::new(late);
+        let recorded = self.recorder.as_ref().map_or(late.clone(), |recorder| recorder.wrap(late));
+        let owned = Arc::new(Owned::new(recorded, &under_way));
         Way { device: Arc::new(Switch::new(owned, &off)), off, under_way }
     }
 
@@ -345,7 +368,7 @@ impl World {
             }
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
             let program = Program::new(self.board.clone(), mount, number, self.seed());
-            looking.push(tokio::spawn(program.look_at_all()));
+            looking.push(tokio::spawn(async move { program.look_at_all().await }));
         }
         for looking in looking {
             let _ = looking.await;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use nectary_sim::planted::Caught;
+use nectary_sim::volume_names::crashes::{self, CrashReport};
 use nectary_sim::volume_names::{Bug, CALLS_MIN, Report, replay_planted, run_many, run_planted, story};
 
 use crate::shared::{self, PROGRAM, Shared, exit_code, progress};
@@ -15,6 +16,8 @@ use crate::shared::{self, PROGRAM, Shared, exit_code, progress};
 const NAME: &str = "volume-names";
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 4000;
+/// The number of crash states of each recorded run.
+const STATES_PER_RUN: u64 = 60;
 /// The number of runs between two lines of progress.
 const RUNS_TOLD: u64 = 50;
 
@@ -32,6 +35,9 @@ pub struct Options {
     /// Takes every K-th run, from the I-th on, counted from 0
     #[arg(long, value_name = "I/K", default_value = "0/1", value_parser = shared::shard)]
     shard: (u64, u64),
+    /// The number of distinct crash images with operations that are answered and not durable; 0: none
+    #[arg(long, default_value_t = 5000)]
+    images: u64,
     /// Only prints what happens in the run with this seed
     #[arg(long, value_name = "SEED")]
     story: Option<u64>,
@@ -77,12 +83,19 @@ pub fn run(options: &Options) -> ExitCode {
     });
     eprintln!();
     let survived = caught.iter().filter(|(_, is_good)| !is_good).count();
-    let good = print(&report, first, runs, options.shard) && survived == 0;
+    let states = crashes::run_many(first, options.images, STATES_PER_RUN, |states| {
+        let seconds = begun.elapsed().as_secs_f64();
+        let (images, broken) = (states.under_way, states.broken_count);
+        progress(format_args!("{images} of {} images, {broken} broken, {seconds:.0} s", options.images));
+    });
+    eprintln!();
+    let good = print(&report, first, runs, options.shard) & print_states(&states, options.images) && survived == 0;
     println!("{} of {} planted bugs caught", caught.len() - survived, caught.len());
     shared.log(&serde_json::json!({
         "check": NAME, "seed": shared.seed, "from": options.from, "runs": report.runs, "calls": report.calls,
         "undecided": report.undecided, "broken": report.broken_count, "coverage": report.coverage.counts(),
-        "planted": caught, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "planted": caught, "images": states.images, "images_under_way": states.under_way,
+        "images_broken": states.broken_count, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     exit_code(good)
 }
@@ -102,6 +115,21 @@ fn is_caught(bug: Bug, first: u64) -> bool {
         case.seed
     );
     is_again
+}
+
+fn print_states(states: &CrashReport, images: u64) -> bool {
+    states.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
+    println!(
+        "{} distinct crash images of {} runs, each written to afterwards; {} (wanted {images}) while operations were \
+         answered and not durable, {} of them on average; {} undecided, {} broken",
+        states.images,
+        states.runs,
+        states.under_way,
+        states.operations / states.under_way.max(1),
+        states.undecided,
+        states.broken_count
+    );
+    states.broken_count == 0 && states.under_way >= images && states.undecided * 1000 <= states.images
 }
 
 fn print(report: &Report, first: u64, runs: u64, shard: (u64, u64)) -> bool {

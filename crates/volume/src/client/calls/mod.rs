@@ -169,6 +169,8 @@ pub struct SessionFigures {
     pub trouble: Option<Trouble>,
     /// The number of calls that the server did not take, and that failed for this reason.
     pub refused: u64,
+    /// The number of operations that are answered and not known to be durable.
+    pub unstored: usize,
     /// The number of changes of names that were answered and may be lost, because the session ended.
     pub lost: u64,
     /// Why the last such call failed, if that was recently.

@@ -42,6 +42,11 @@ impl Unstored {
         self.0.last_key_value().map(|(_, (number, _))| *number)
     }
 
+    /// Returns how many they are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// How one more operation may be answered.
     pub fn terms(&self) -> Terms {
         if self.0.len() < UNSTORED_MAX { Terms::Early } else { Terms::Durable }
