@@ -207,16 +207,14 @@ impl Mount {
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_of_directory: bool) -> Result<()> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
-        if self.look_locked(directory, name).await?.is_none() {
-            return Err(Fail::Refused(libc::ENOENT));
-        }
+        let there = self.look_locked(directory, name).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
         self.kernel.given().note_own_change(directory);
         let removed = self.client().unlink(directory, name, is_of_directory).await?;
         self.changed(&[directory, removed.id()]);
         self.kernel.pause().await;
         self.kernel.drop_name(directory, name);
         self.kernel.mark(directory);
-        self.kernel.mark(removed.id());
+        self.kernel.invalidate(there);
         Ok(())
     }
 
@@ -243,7 +241,8 @@ impl Mount {
         let _both = if from.0 == to.0 { None } else { Some(second.write().await) };
         let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
         let moved = self.look_locked(from.0, from.1).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
-        match self.look_locked(to.0, to.1).await? {
+        let there = self.look_locked(to.0, to.1).await?;
+        match &there {
             None if is_exchange => return Err(Fail::Refused(libc::ENOENT)),
             Some(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(Fail::Refused(libc::EEXIST)),
             Some(there) if there.id() == moved => return Ok(()),
@@ -271,6 +270,8 @@ impl Mount {
         self.kernel.pause().await;
         self.kernel.move_name(from, to, is_exchange);
         [from.0, to.0, moved].into_iter().for_each(|file| self.kernel.mark(file));
+        // The kernel knows that what it had under the new name has lost it.
+        there.into_iter().for_each(|there| _ = self.kernel.invalidate(there.id()));
         Ok(())
     }
 

@@ -142,7 +142,8 @@ impl Search<'_> {
         self.seen.insert(hasher.finish())
     }
 
-    /// Returns the calls that may be next, each with the tree after it; the most likely call is the last.
+    /// Returns the calls that may be next, each with the tree after it; the most likely call is the last: what was answered
+    /// first was nearly always done first, and what was lost was done last.
     fn candidates(&self, tree: &Rc<Tree>) -> Vec<(usize, Rc<Tree>)> {
         // A call that had ended before another began must come first, unless it may be left out.
         let (mut until, mut may_be_next) = (NEVER, Vec::new());
@@ -178,7 +179,7 @@ impl Search<'_> {
         }
         found.sort_by_key(|(at, _)| {
             let step = &self.steps[*at];
-            (!step.is_optional, std::cmp::Reverse(step.returned))
+            (step.outcome.is_some(), std::cmp::Reverse(step.returned))
         });
         found
     }

@@ -525,17 +525,18 @@ impl Program {
         open.close().await;
     }
 
-    /// Looks at everything.
-    pub async fn look_at_all(&self) {
+    /// Looks at all directories, or at everything.
+    pub async fn look_at_all(&self, is_everything: bool) {
         let directories = lock(&self.board.directories).clone();
         for (tag, directory) in directories {
-            for number in self.list_of(tag, directory).await.unwrap_or_default().into_keys() {
+            let names = self.list_of(tag, directory).await.unwrap_or_default();
+            for number in names.into_keys().filter(|_| is_everything) {
                 self.look_at((tag, number), directory).await;
             }
             self.stat_of(tag, directory).await;
         }
         let files = lock(&self.board.files).clone();
-        for (tag, file) in files {
+        for (tag, file) in files.into_iter().filter(|_| is_everything) {
             self.stat_of(tag, file).await;
             let Ok(open) = self.mount.open(file, Opening::Read).await else { continue };
             self.read_from(tag, &open).await;

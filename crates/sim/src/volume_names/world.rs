@@ -264,10 +264,10 @@ impl World {
             self.start_host(host).await?;
         }
         self.first_directories().await;
-        let calls = 12 + random.below(20);
+        let calls = 5 + random.below(10);
         (0..HOSTS).for_each(|host| self.start_programs(host, calls));
         for _ in 0..random.below(4) {
-            sleep(Duration::from_millis(random.below(900))).await;
+            sleep(Duration::from_millis(random.below(500))).await;
             self.lose_something(random, calls).await?;
         }
         self.end_programs().await?;
@@ -368,7 +368,8 @@ impl World {
             }
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
             let program = Program::new(self.board.clone(), mount, number, self.seed());
-            looking.push(tokio::spawn(async move { program.look_at_all().await }));
+            let is_first = looking.is_empty();
+            looking.push(tokio::spawn(async move { program.look_at_all(is_first).await }));
         }
         for looking in looking {
             let _ = looking.await;

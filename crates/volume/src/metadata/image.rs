@@ -297,6 +297,16 @@ impl Image {
         Ok((answer, mutations))
     }
 
+    /// Stores that the numbers which sessions may have been given by the earlier server, and not have stored, are used: the
+    /// server after this one would give them again.
+    pub fn skip_numbers(&mut self) -> Result<Option<Transaction>> {
+        let ((), mutations) = self.attempt(|_, parts| {
+            parts.volume.next_inode = parts.volume.next_inode.max(parts.first_new);
+            Ok(())
+        })?;
+        Ok((!mutations.is_empty()).then(|| server(mutations)))
+    }
+
     /// Begins a session.
     pub fn begin_session(&mut self, session: &Session) -> Result<(u64, Transaction)> {
         if self.tables.table(Table::Sessions).len() >= SESSIONS_MAX {
