@@ -183,7 +183,9 @@ impl History {
         });
         let mut crashes: Vec<Moment> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
         crashes.push(Moment { tick, at });
-        let made: BTreeSet<Tag> = calls.iter().filter_map(|call| call.call.made()).collect();
+        // What has no answer may get another number.
+        let made = calls.iter().filter(|call| call.outcome.is_some()).filter_map(|call| call.call.made());
+        let made: BTreeSet<Tag> = made.collect();
         let tags = self.tags.iter().filter(|(_, tag)| made.contains(tag)).map(|(number, tag)| (*number, *tag));
         History { calls, lives: lives.collect(), crashes, tags: tags.collect(), tick, now: at, broken: None }
     }
