@@ -17,6 +17,7 @@ pub mod origin;
 pub mod planted;
 pub mod protocol;
 pub mod server;
+pub mod simulated;
 pub mod tables;
 pub mod tokens;
 mod wire;

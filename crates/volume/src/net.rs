@@ -102,6 +102,10 @@ fn late(what: &str) -> io::Error {
 
 /// Connects to a server. *Errors*: the network fails, or a certificate is not accepted.
 pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Stream> {
+    #[cfg(feature = "planted")]
+    if let (Address::Unix(path), true) = (address, crate::simulated::is_on()) {
+        return Ok(Box::new(crate::simulated::connect(path)?));
+    }
     let connecting = async {
         let stream: Stream = match address {
             Address::Tcp(host, port) => {
@@ -129,6 +133,8 @@ pub(crate) struct Listener {
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
+    #[cfg(feature = "planted")]
+    Simulated(tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<tokio::io::DuplexStream>>),
 }
 
 impl Listener {
@@ -142,6 +148,11 @@ impl Listener {
                     address: Address::Tcp(bound.ip().to_string(), bound.port()),
                     socket: Socket::Tcp(socket),
                 })
+            }
+            #[cfg(feature = "planted")]
+            Address::Unix(path) if crate::simulated::is_on() => {
+                let socket = Socket::Simulated(tokio::sync::Mutex::new(crate::simulated::listen(path)));
+                Ok(Listener { address: address.clone(), socket })
             }
             Address::Unix(path) => {
                 remove_stale(path)?;
@@ -167,6 +178,12 @@ impl Listener {
                 Ok((Box::new(stream), peer.to_string()))
             }
             Socket::Unix(socket) => Ok((Box::new(socket.accept().await?.0), "a local client".to_owned())),
+            #[cfg(feature = "planted")]
+            Socket::Simulated(accepted) => match accepted.lock().await.recv().await {
+                Some(stream) => Ok((Box::new(stream), "a simulated client".to_owned())),
+                // Another listener has the path.
+                None => std::future::pending().await,
+            },
         }
     }
 }

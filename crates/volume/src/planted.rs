@@ -19,4 +19,42 @@ nectary_block::planted_bugs! {
     ShownEarly = 8 => "shown to another session before it is durable",
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
+    /// A client takes a name for absent that another session changes, in a directory of which it knows all names.
+    AbsentNameKept = 10 => "absent name kept past its change",
+    /// A new server does only the first of the operations that a session repeats.
+    RepeatedInPart = 11 => "operations repeated in part",
+    /// A client repeats operations in another order.
+    RepeatedInOtherOrder = 12 => "operations repeated in another order",
+    /// A new server does operations again that are durable.
+    RepeatedTwice = 13 => "operations repeated twice",
+    /// A new server gives numbers of inodes again that a lost session was given.
+    NumberUsedTwice = 14 => "inode number used twice after a lost session",
+    /// A directory may be moved below itself.
+    CircleUnchecked = 15 => "directory moved below itself",
+    /// A directory that moves to another parent is answered before that is durable.
+    MovesEarly = 16 => "move of a directory answered early",
+    /// An operation is answered early behind one of its session that waits for the disk.
+    AnsweredOutOfOrder = 17 => "answered before an earlier operation",
+    /// Attributes change before other sessions have given them back.
+    ChangeUnwaited = 18 => "attributes changed while others keep them",
+    /// What comes with the answer to a change is kept although it was asked back since.
+    GrantKeptAfterRecall = 19 => "grant with a change kept after its recall",
+    /// The answer to a question is kept although what it shows was asked back or changed since.
+    LateAnswerKept = 20 => "late answer kept",
+    /// What a session keeps is used after the lease.
+    KeptPastLease = 21 => "names and attributes kept past the lease",
+    /// A session gives back what its kernel still shows.
+    ReturnedUnforgotten = 22 => "given back before the kernel has forgotten it",
+    /// What the kernel shows under the old name of a rename is not noted for the new name.
+    RenamedNameForgotten = 23 => "renamed name not known to be shown",
+    /// A new server shows and changes names before earlier sessions have repeated their operations.
+    NamesInGrace = 24 => "names shown and changed in grace",
+    /// A file without a name is freed while it is open and written back.
+    FreedWhileOpen = 25 => "unlink overtaken by the write-back of its file",
+    /// A file replaces another one before its data is committed.
+    ReplacedBeforeData = 26 => "file replaced before the data of the new one",
+    /// An operation is done before an earlier one of its session that waits for another session.
+    OvertakenOperation = 27 => "operation done before one that waits",
+    /// An answer depends on changes of others that are not durable, and counts as the session's own.
+    DependenceIgnored = 28 => "changes of others counted as own",
 }

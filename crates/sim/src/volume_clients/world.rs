@@ -36,7 +36,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How often the runtime looks for messages before the clock moves: a message passes a few processes and a relay.
 const LOOKS: u32 = 16;
 
-const VOLUME: Identity = Identity([9; 16]);
+/// The identity of the volume.
+pub const VOLUME: Identity = Identity([9; 16]);
 
 /// What is on the disk when a workload begins.
 pub struct Start {
@@ -76,6 +77,13 @@ impl Start {
             Ok(Start::new(true, disk.snapshot()))
         });
         start.as_ref().map_err(String::clone)
+    }
+}
+
+impl Start {
+    /// Returns a disk with this content.
+    pub fn disk(&self, seed: u64) -> SharedDevice {
+        Disk::from_snapshot(&self.snapshot, options(seed))
     }
 }
 
@@ -248,7 +256,7 @@ impl World {
         Ok(World {
             recorder: Recorder::new(),
             folder: Folder::new()?,
-            disk: Disk::from_snapshot(&start.snapshot, options(seed)),
+            disk: start.disk(seed),
             seeds: AtomicU64::new(seed << 16),
             server: Mutex::new(None),
             at: Arc::default(),

@@ -26,6 +26,7 @@ use super::kernel::Kernel;
 use super::names::SHOWN_MAX;
 use super::wait_kinds::WaitKind;
 use super::{Client, lock};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
@@ -398,6 +399,7 @@ impl Client {
         wait: Option<(Option<oneshot::Receiver<()>>, Duration)>,
         message: Message,
     ) {
+        let wait = wait.filter(|_| !planted(Bug::ReturnedUnforgotten));
         let Some((forgotten, left)) = wait else { return self.shared.session.say(&message) };
         let client = self.clone();
         recalls.spawn(async move {

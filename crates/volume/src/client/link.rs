@@ -22,6 +22,7 @@ use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
+use crate::simulated;
 use crate::tokens::Why;
 use crate::wire::{FrameReader, Unread, read_message, write_all};
 
@@ -42,6 +43,9 @@ const UNANSWERED_MAX: u32 = 2;
 /// Returns 16 random bytes.
 pub fn random_id() -> Result<[u8; 16], Error> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
+    if let Some(id) = simulated::next_id() {
+        return Ok(id);
+    }
     let text = std::fs::read_to_string(SOURCE).unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     match u128::from_str_radix(&digits, 16) {

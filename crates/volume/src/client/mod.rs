@@ -21,7 +21,7 @@
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `looks` | names and attributes that the session keeps |
-//! | `kernel` | what is asked of this host's kernel |
+//! | `kernel`, `given` | what is asked of this host's kernel; what it was given with a time |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 //! | `wait_kinds` | what calls wait for |
 
@@ -34,6 +34,7 @@ mod data;
 mod error;
 mod extents;
 mod file;
+mod given;
 mod hold;
 mod kernel;
 mod link;
@@ -61,6 +62,7 @@ pub use bytes::Contents;
 pub use calls::{ClientOptions, SessionFigures, Trouble};
 pub use data::At;
 pub use error::Error;
+pub use given::GivenNames;
 pub use kernel::Kernel;
 pub use link::{Address, random_id};
 pub use locks::FileLock;

@@ -10,6 +10,7 @@ use super::error::Error;
 use super::looks::{Known, ListingPart, Looks};
 use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
 /// The longest time for which a kernel may show what the session keeps without asking.
@@ -135,6 +136,9 @@ impl Client {
     /// Returns the time for which a kernel may show what the session keeps without asking, unless it is told to forget
     /// it: it ends before the lease, also if the kernel begins to count late.
     pub fn kept_for(&self) -> Duration {
+        if planted(Bug::KeptPastLease) {
+            return 20 * KEPT_BY_KERNEL_MAX;
+        }
         KEPT_BY_KERNEL_MAX.min(self.shared.session.lease_left() / 2)
     }
 
@@ -142,7 +146,7 @@ impl Client {
     /// the lease held, also if this process pauses before it looks.
     fn kept<T>(&self, look: impl FnOnce(&Looks) -> Option<T>) -> Option<T> {
         let session = &self.shared.session;
-        if session.is_leased() { look(session.looks()) } else { None }
+        if session.is_leased() || planted(Bug::KeptPastLease) { look(session.looks()) } else { None }
     }
 
     /// Requests a name or attributes, and keeps them if the server allows it.
@@ -237,7 +241,7 @@ impl Client {
         // If there is no such name, the rename says so.
         let Ok(found) = self.look_up(directory, name).await else { return Ok(()) };
         let Some(file) = self.use_known(found.id()) else { return Ok(()) };
-        let is_needed = file.shown().is_dirty && self.look_up(new_directory, new_name).await.is_ok();
+        let is_needed = file.shown().is_dirty && !planted(Bug::ReplacedBeforeData) && self.look_up(new_directory, new_name).await.is_ok();
         let committed = if is_needed { self.commit_dirty(&file).await } else { Ok(()) };
         self.end_use(&file).await;
         committed

@@ -73,7 +73,8 @@ impl Session {
         let (session, epoch, waiting) = (state.session, state.epoch, state.waiting.len());
         let trouble = state.figures.trouble.clone().or_else(|| state.control_trouble.clone());
         let (refused, refusal) = (state.refusals.count, state.refusals.recent());
-        SessionFigures { session, epoch, waiting, trouble, refused, refusal, ..state.figures.clone() }
+        let unstored = state.unstored.count();
+        SessionFigures { session, epoch, waiting, trouble, refused, refusal, unstored, ..state.figures.clone() }
     }
 
     /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nectary_host::clock::since_boot;
 use nectary_host::progress::{self, Progress, waiting};
 
 use super::{Client, lock};
+use crate::simulated::since_boot;
 
 /// The kind of a wait; the number that goes with it is that of an inode, or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,6 +13,7 @@ use crate::format::{
     Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
     Table, Transaction, TransactionKind, VolumeRecord,
 };
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
@@ -117,7 +118,7 @@ impl Image {
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
             if session.state == SessionState::Active {
-                image.first_new = volume.next_inode + UNSTORED_MAX;
+                image.first_new = volume.next_inode + if planted(Bug::NumberUsedTwice) { 0 } else { UNSTORED_MAX };
                 image.awaited.insert(number);
             }
         }
@@ -294,6 +295,16 @@ impl Image {
             self.open(session, inode);
         }
         Ok((answer, mutations))
+    }
+
+    /// Stores that the numbers which sessions may have been given by the earlier server, and not have stored, are used: the
+    /// server after this one would give them again.
+    pub fn skip_numbers(&mut self) -> Result<Option<Transaction>> {
+        let ((), mutations) = self.attempt(|_, parts| {
+            parts.volume.next_inode = parts.volume.next_inode.max(parts.first_new);
+            Ok(())
+        })?;
+        Ok((!mutations.is_empty()).then(|| server(mutations)))
     }
 
     /// Begins a session.

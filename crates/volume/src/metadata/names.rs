@@ -10,6 +10,7 @@ use super::change::{Change, Result, damaged};
 use super::image::{Parts, Stamp};
 use super::records::{FIRST_INODE, ROOT, inode, posix};
 use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Orphan, OrphanState, TARGET_BYTES_MAX, Table};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Failure, FileId, Mapped, Operation};
 use crate::tables::Tables;
 
@@ -299,7 +300,8 @@ impl Parts<'_> {
         found.times_ns[2] = stamp.now_ns;
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
-            let is_open = self.is_grace || self.opened.contains_key(&number);
+            let is_open =
+                (self.is_grace || self.opened.contains_key(&number)) && !planted(Bug::FreedWhileOpen);
             let state = if is_open { OrphanState::Open } else { OrphanState::BeingFreed };
             put_orphan(change, stamp, number, state);
             if !is_open {
@@ -374,7 +376,10 @@ impl Parts<'_> {
         let new = find(change.tables, self.hash_key, new_directory.inode, new_name)?;
         let of = |change: &Change<'_>, number| inode(change.tables, FileId { inode: number, generation: 0 });
         let moved = of(change, old.1.inode)?;
-        if is_directory(&moved) && self.is_below(change, new_directory.inode, old.1.inode)? {
+        if is_directory(&moved)
+            && !planted(Bug::CircleUnchecked)
+            && self.is_below(change, new_directory.inode, old.1.inode)?
+        {
             return Err(posix(libc::EINVAL));
         }
         let Some(new) = new else {

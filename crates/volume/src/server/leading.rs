@@ -47,6 +47,7 @@ pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Resul
         log_line(Level::Note, "volume", format_args!("{freed} segments of earlier servers, which are gone, are free"));
     }
     first.extend(image.set_aside()?);
+    first.extend(image.skip_numbers()?);
     if let Some(starts) = image.starts().filter(|starts| *starts < SET_ASIDE) {
         let words = format!("the disk is full: there is room for {starts} more starts, usually for {SET_ASIDE}");
         log_line(Level::Warning, "volume", format_args!("{words}"));

@@ -23,6 +23,7 @@ mod store_spans;
 mod store_unreadable;
 mod volume_crash_states;
 mod volume_journal;
+mod volume_names;
 mod volume_simulation;
 
 use std::process::ExitCode;
@@ -70,6 +71,8 @@ enum Campaign {
     VolumeCrashStates(volume_crash_states::Options),
     /// A volume that is opened after a crash at any moment, and servers that contend for one
     VolumeJournal(volume_journal::Options),
+    /// Names and attributes of a shared volume, with real clients, a real server and models of kernels
+    VolumeNames(volume_names::Options),
     /// Tokens, leases and sessions of a shared volume under faults
     VolumeSimulation(volume_simulation::Options),
     /// Prints the names of the campaigns
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Campaign::StoreUnreadable(options) => store_unreadable::run(&options),
         Campaign::VolumeCrashStates(options) => volume_crash_states::run(&options),
         Campaign::VolumeJournal(options) => volume_journal::run(&options),
+        Campaign::VolumeNames(options) => volume_names::run(&options),
         Campaign::VolumeSimulation(options) => volume_simulation::run(&options),
         Campaign::List => list(),
     }

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nectary_host::clock::since_boot;
 use nectary_host::tls::ClientTls;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
@@ -22,7 +21,9 @@ use super::looks::{Changing, Looks};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
+use crate::simulated::since_boot;
 use crate::tokens::Why;
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
@@ -168,6 +169,8 @@ pub struct SessionFigures {
     pub trouble: Option<Trouble>,
     /// The number of calls that the server did not take, and that failed for this reason.
     pub refused: u64,
+    /// The number of operations that are answered and not known to be durable.
+    pub unstored: usize,
     /// The number of changes of names that were answered and may be lost, because the session ended.
     pub lost: u64,
     /// Why the last such call failed, if that was recently.
@@ -444,8 +447,14 @@ impl Inner {
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
-        for (request, message) in state.unstored.messages() {
-            let _ = bulk.send(message.encode(request, state.epoch));
+        if planted(Bug::RepeatedInOtherOrder) {
+            for (request, message) in state.unstored.disordered() {
+                let _ = bulk.send(message.encode(request, state.epoch));
+            }
+        } else {
+            for (request, message) in state.unstored.messages() {
+                let _ = bulk.send(message.encode(request, state.epoch));
+            }
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {

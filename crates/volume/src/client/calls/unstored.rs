@@ -21,6 +21,17 @@ impl Unstored {
         self.0.iter().map(|(request, (_, message))| (*request, message))
     }
 
+    /// Returns the messages with their operations in another order: a planted bug.
+    pub fn disordered(&self) -> Vec<(u64, Message)> {
+        let mut messages: Vec<(u64, Message)> = self.messages().map(|(request, message)| (request, message.clone())).collect();
+        for pair in messages.chunks_mut(2) {
+            if let [(_, Message::Operation { operation: first, .. }), (_, Message::Operation { operation: second, .. })] = pair {
+                std::mem::swap(first, second);
+            }
+        }
+        messages
+    }
+
     /// Whether a request is one of them.
     pub fn has(&self, request: u64) -> bool {
         self.0.contains_key(&request)
@@ -29,6 +40,11 @@ impl Unstored {
     /// Returns the number of the last operation.
     pub fn last(&self) -> Option<u64> {
         self.0.last_key_value().map(|(_, (number, _))| *number)
+    }
+
+    /// Returns how many they are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// How one more operation may be answered.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::tests::{DIRECTORY, text};
 use super::{Known, ListingPart, Looks};
 use crate::format::Inode;
-use crate::protocol::{Attributes, FileId, Held, MayKeep, Operation, Token, What};
+use crate::protocol::{Attributes, Changes, FileId, Held, MayKeep, Operation, Token, What};
 use crate::tokens::{self, Change, level};
 
 fn make(directory: FileId, name: &[u8]) -> Operation {
@@ -40,6 +40,29 @@ fn new_directory_is_known_to_be_empty() {
     assert_eq!((looks.name(made, b"b"), looks.name(made, b"c")), (None, Some(Known::Absent)));
     looks.recalled(Token { object: made, what: What::Directory });
     assert_eq!(looks.name(made, b"c"), None);
+}
+
+#[test]
+fn chmod_of_directory_keeps_its_names() {
+    let looks = Arc::new(Looks::new());
+    looks.keep_listing(looks.now(), DIRECTORY, ListingPart { from: 0, to: 0, is_end: true });
+    let file = version(FileId { inode: 9, generation: 1 }, 1);
+    looks.keep_attributes(looks.now(), &file);
+    looks.keep_name(looks.now(), DIRECTORY, b"a", Some(file.id()));
+    let is_kept = || looks.name(DIRECTORY, b"a").is_some() && looks.name(DIRECTORY, b"b") == Some(Known::Absent);
+    assert!(is_kept());
+    let chmod = Operation::SetAttributes { file: DIRECTORY, changes: Changes::default() };
+    let changing = looks.changing(&chmod);
+    assert!(is_kept() && looks.attributes(DIRECTORY).is_none());
+    // An answer to an earlier question may be older than the change, so it is not kept.
+    looks.keep_attributes(looks.now(), &version(DIRECTORY, 1));
+    assert_eq!(looks.attributes(DIRECTORY), None);
+    drop(changing);
+    assert!(is_kept());
+    // A directory that is removed has no names.
+    looks.keep_name(looks.now(), DIRECTORY, b"a", Some(DIRECTORY));
+    drop(looks.changing(&Operation::Unlink { directory: DIRECTORY, name: b"a".to_vec(), is_directory: true, expected: 0 }));
+    assert_eq!(looks.name(DIRECTORY, b"b"), None);
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl Looks {
         }
         is_of_unknown |= directories.iter().chain(&objects).any(|object| object.generation == 0);
         directories.iter().for_each(|directory| table.begin_names_of(*directory, fate.is_by_name()));
-        objects.iter().for_each(|object| table.begin(*object));
+        objects.iter().for_each(|object| table.begin(*object, fate.is_by_name() && !names.is_empty()));
         if is_of_unknown {
             table.of_all.changing += 1;
             table.drop_all();

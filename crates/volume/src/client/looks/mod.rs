@@ -23,6 +23,7 @@ use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::format::NAME_BYTES_MAX;
+use crate::planted::{Bug, planted};
 use crate::protocol::{Attributes, FileId, Token, What};
 use crate::tokens::LOOKS_MAX;
 pub(super) use changing::Changing;
@@ -210,10 +211,13 @@ impl Table {
         self.forget_names();
     }
 
-    /// Begins a change of an inode: drops everything about it.
-    fn begin(&mut self, object: FileId) {
+    /// Begins a change of an inode: drops what is known of it. The names in a directory stay the same unless its own name
+    /// changes, as it may be removed then.
+    fn begin(&mut self, object: FileId, is_named: bool) {
         self.disturb(object);
-        self.drop_names(object);
+        if is_named {
+            self.drop_names(object);
+        }
         self.attributes.remove(&object);
         self.stamp(object).changing += 1;
     }
@@ -264,6 +268,9 @@ impl Table {
     fn is_current(&mut self, object: FileId, asked: Moment) -> bool {
         let (of_all, own) = (self.of_all, *self.stamp(object));
         let is_before = |stamp: Stamp| stamp.changing == 0 && stamp.last <= asked.0;
+        if planted(Bug::LateAnswerKept) {
+            return object.generation != 0;
+        }
         object.generation != 0 && self.unsure == 0 && is_before(of_all) && is_before(own)
     }
 
@@ -271,7 +278,8 @@ impl Table {
     /// began since.
     fn is_undisturbed(&mut self, object: FileId, begun: u64) -> bool {
         let (of_all, own) = (self.of_all, *self.stamp(object));
-        object.generation != 0 && of_all.disturbed <= begun && own.disturbed <= begun
+        let is_undisturbed = of_all.disturbed <= begun && own.disturbed <= begun;
+        object.generation != 0 && (is_undisturbed || planted(Bug::GrantKeptAfterRecall))
     }
 
     /// Whether no other session has changed names of a directory since.
@@ -392,7 +400,10 @@ impl Looks {
         table.stamp(directory).last = now;
         table.make_room();
         if table.names.contains_key(&directory) {
-            table.with_names(directory, |names, hasher| names.forget(hasher, name));
+            table.with_names(directory, |names, hasher| match planted(Bug::AbsentNameKept) {
+                true => names.take_for_absent(name),
+                false => names.forget(hasher, name),
+            });
         }
         table.note_others(directory, now);
     }

@@ -34,6 +34,13 @@ fn inodes_of(change: &Change) -> Vec<u64> {
 impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
     pub(super) fn begin_operation(&mut self, asked: Asked) {
+        if planted(Bug::RepeatedTwice)
+            && let Terms::Repeated { now_ns } = asked.terms
+            && asked.number + 1 == self.image.next_number(asked.session)
+        {
+            let number = self.image.next_number(asked.session);
+            return self.repeat_operation(Asked { number, ..asked }, now_ns);
+        }
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
             return self.finish_operation(asked, None, &[]);
         }
@@ -53,6 +60,9 @@ impl Owner {
         }
         match self.grants.begin_change(asked.session, &change) {
             Ok(()) => self.finish_operation(asked, Some(&change), &change.tokens),
+            Err(_) if planted(Bug::ChangeUnwaited) && matches!(asked.operation, Operation::SetAttributes { .. }) => {
+                self.finish_operation(asked, Some(&change), &change.tokens);
+            }
             Err(ticket) => self.changing.wait(ticket, asked, change),
         }
     }
@@ -91,7 +101,9 @@ impl Owner {
         let may_be_early = terms == Terms::Early
             && is_new
             && operation.may_be_early()
-            && (!self.image.moves_directory(&operation) || self.early.has(Defect::MovesEarly));
+            && (!self.image.moves_directory(&operation)
+                || self.early.has(Defect::MovesEarly)
+                || planted(Bug::MovesEarly));
         let is_behind = self.behind.contains_key(&session);
         let standing = self.early.standing(session, number, &inodes, is_behind);
         let (stamp, first_made) = (self.stamp(), self.image.next_inode());
@@ -162,6 +174,9 @@ impl Owner {
             && self.early.has(Defect::OtherNumber)
         {
             *inode = 0;
+        }
+        if planted(Bug::RepeatedInPart) && self.early.has_next(session) {
+            operation = Operation::ReturnSpace { extents: Vec::new() };
         }
         // Once others may have been shown something, it is too late.
         let is_in_time = self.unheard.contains(&session) || self.late.contains(&session);

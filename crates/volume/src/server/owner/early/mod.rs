@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use super::super::connection::Shared;
 use super::super::grants::{files_of, is_look};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Failure, Question};
 
 /// If the disk takes longer than this for an append, nothing is answered early any more.
@@ -164,7 +165,7 @@ impl Early {
     pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], standing: Standing) {
         self.next.last.insert(session, number);
         let by = match standing {
-            Standing::Foreign if !self.has(Defect::DependenceIgnored) => By::Several,
+            Standing::Foreign if !self.has(Defect::DependenceIgnored) && !planted(Bug::DependenceIgnored) => By::Several,
             Standing::Held | Standing::Behind if !self.has(Defect::UntoldShown) => By::Held(session),
             _ => By::Early(session),
         };
@@ -199,12 +200,17 @@ impl Early {
     /// Whether no earlier operation of the session waits for the disk.
     pub fn is_in_order(&self, session: u64, number: u64) -> bool {
         let is_before = |part: &Part| part.awaited_by.get(&session).is_none_or(|first| number < *first);
-        self.has(Defect::OutOfOrder) || (is_before(&self.in_flight) && is_before(&self.next))
+        self.has(Defect::OutOfOrder) || planted(Bug::AnsweredOutOfOrder) || (is_before(&self.in_flight) && is_before(&self.next))
     }
 
     /// Returns the number up to which the operations of a session are durable.
     pub fn stored(&self, session: u64) -> u64 {
         self.shared.stored().get(&session).copied().unwrap_or(0)
+    }
+
+    /// Whether a session has done something that is not being stored yet.
+    pub fn has_next(&self, session: u64) -> bool {
+        self.next.last.contains_key(&session)
     }
 
     /// What was done so far is being stored.

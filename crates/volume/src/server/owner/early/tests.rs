@@ -229,6 +229,28 @@ async fn directories_that_move_wait_for_the_disk() {
     assert!(moves_wait(None).await && !moves_wait(Some(Defect::MovesEarly)).await);
 }
 
+#[tokio::test]
+async fn numbers_of_lost_creates_stay_used() {
+    let disk = Arc::new(Disk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    let session = begin(&mut owner, 1);
+    settle(&mut owner).await;
+    let mut numbers = Vec::new();
+    // Each server loses what it has answered.
+    for _ in 0..3 {
+        let mut owner = owner_of(&disk).await;
+        let (frames, _) = mpsc::unbounded_channel();
+        let reply = Reply::of_request(&frames, (session, 0, 1));
+        owner.apply(Request::Reclaim { session, held: Vec::new(), is_last: true, reply });
+        let answers = sent(&mut owner, session, Terms::Early, create(ROOT, b"lost".to_vec(), DIRECTORY));
+        let [Message::Early { .. }, Message::Answer(Answer::Attributes(made))] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        numbers.push(made.number);
+    }
+    assert!(numbers.is_sorted_by(|first, second| first < second), "{numbers:?}");
+}
+
 /// Whether a session is ended that repeats an operation which fails, or which comes when others may have been shown
 /// something.
 async fn is_ended(is_late: bool, defect: Option<Defect>) -> bool {

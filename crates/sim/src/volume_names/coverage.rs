@@ -1,0 +1,81 @@
+//! How often what must happen in runs has happened.
+
+/// A thing that must happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A server is lost.
+    ServerLost,
+    /// A server is stopped, and another one starts.
+    ServerStopped,
+    /// A host is lost.
+    HostLost,
+    /// A host and the server are lost.
+    BothLost,
+    /// A host is cut off for less than its lease.
+    ShortCut,
+    /// A host is cut off for longer than its lease.
+    LongCut,
+    /// Connections break.
+    ConnectionLost,
+    /// A session is ended.
+    SessionEnded,
+}
+
+/// All events, with their names.
+const EVENTS: [(Event, &str); 8] = [
+    (Event::ServerLost, "servers lost"),
+    (Event::ServerStopped, "servers stopped"),
+    (Event::HostLost, "hosts lost"),
+    (Event::BothLost, "hosts and servers lost together"),
+    (Event::ShortCut, "hosts cut off for less than a lease"),
+    (Event::LongCut, "hosts cut off for longer than a lease"),
+    (Event::ConnectionLost, "connections broken"),
+    (Event::SessionEnded, "sessions ended"),
+];
+
+/// The counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Coverage {
+    counts: [u64; EVENTS.len()],
+    /// Names and attributes that kernels showed without a request.
+    hits: u64,
+    /// Names that kernels were made to forget.
+    forgotten: u64,
+    /// Calls that were lost with their session, and might be.
+    lost: u64,
+}
+
+impl Coverage {
+    /// Counts an event.
+    pub fn met(&mut self, event: Event) {
+        self.counts[event as usize] += 1;
+    }
+
+    /// Counts what kernels showed and forgot.
+    pub fn add(&mut self, hits: u64, forgotten: u64) {
+        (self.hits, self.forgotten) = (self.hits + hits, self.forgotten + forgotten);
+    }
+
+    /// Counts calls that may be lost with their sessions.
+    pub fn add_lost(&mut self, lost: u64) {
+        self.lost += lost;
+    }
+
+    /// Adds the counts of another run.
+    pub fn merge(&mut self, other: &Coverage) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
+        self.add(other.hits, other.forgotten);
+        self.lost += other.lost;
+    }
+
+    /// All counts, with their names.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let events = EVENTS.iter().map(|(event, name)| (*name, self.counts[*event as usize]));
+        let others = [
+            ("names and attributes shown without a request", self.hits),
+            ("names forgotten for other hosts", self.forgotten),
+            ("changes that a lost session may take along", self.lost),
+        ];
+        events.chain(others).collect()
+    }
+}

@@ -1,0 +1,290 @@
+//! Records the calls of programs, and what the loss of hosts and servers may take back.
+//!
+//! Owns: the calls with their begin and end, the lives of sessions, and the losses of servers. The promises:
+//! 1. What a call of a session that lives was told stays.
+//! 2. A session that is lost loses only if a server is lost, too: at most its last second, and no operation without all
+//!    that it did after it, unless they were synced. A session that ends by itself says how many it may have lost.
+//! 3. Written data of a lost session may be lost until it is synced, or its file replaces another one.
+//!
+//! Leaves to others: the search for an order (`order`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nectary_volume::protocol::Attributes;
+
+use super::order::{NEVER, Step};
+use super::tree::{Call, Outcome, Tag};
+
+/// What a lost session may lose: a second, and an append of the simulated disk.
+const LOSS_MAX: Duration = Duration::from_millis(1300);
+/// The longest time between two losses of servers in which sessions may not have repeated everything.
+const RECOVERY_MAX: Duration = Duration::from_secs(15);
+
+/// The end of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its process was killed.
+    Killed,
+    /// It was ended, and said that it may have lost so many changes.
+    Over(u64),
+}
+
+/// A call.
+#[derive(Debug, Clone)]
+struct Recorded {
+    session: usize,
+    invoked: u64,
+    returned: u64,
+    begun_at: Duration,
+    ended_at: Duration,
+    call: Call,
+    outcome: Option<Outcome>,
+    /// Whether it was certainly not made.
+    is_void: bool,
+    /// The file whose data is committed before this call.
+    commits: Option<Tag>,
+}
+
+/// What is known to be durable: all changes of names that were answered before a tick, and the data of a file.
+#[derive(Debug, Clone, Copy)]
+struct Synced {
+    done: u64,
+    before: u64,
+    file: Option<Tag>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Life {
+    end: Option<(End, Moment)>,
+    synced: Vec<Synced>,
+}
+
+/// A tick, and its time.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    tick: u64,
+    at: Duration,
+}
+
+/// All calls.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    calls: Vec<Recorded>,
+    lives: Vec<Life>,
+    /// When servers were lost.
+    crashes: Vec<Moment>,
+    tags: BTreeMap<u64, Tag>,
+    tick: u64,
+    now: Duration,
+    /// The first violation.
+    pub broken: Option<String>,
+}
+
+impl History {
+    /// Sets the time.
+    pub fn at(&mut self, now: Duration) -> &mut History {
+        self.now = now;
+        self
+    }
+
+    /// Returns the present tick.
+    pub fn tick(&mut self) -> u64 {
+        self.tick += 1;
+        self.tick
+    }
+
+    fn moment(&mut self) -> Moment {
+        Moment { tick: self.tick(), at: self.now }
+    }
+
+    /// Returns the time of the last event.
+    pub fn since_start(&self) -> Duration {
+        self.now
+    }
+
+    /// Returns the last tick.
+    pub fn last_tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// Notes a violation.
+    pub fn is_broken(&mut self, what: String) {
+        let now = self.now;
+        self.broken.get_or_insert_with(|| format!("{what} (at {} ms)", now.as_millis()));
+    }
+
+    /// Notes a new session; returns its number.
+    pub fn session(&mut self) -> usize {
+        self.lives.push(Life::default());
+        self.lives.len() - 1
+    }
+
+    /// Notes the end of a session.
+    pub fn ended(&mut self, session: usize, end: End) {
+        let now = self.moment();
+        self.lives[session].end.get_or_insert((end, now));
+    }
+
+    /// Notes the loss of a server.
+    pub fn crashed(&mut self) {
+        let now = self.moment();
+        self.crashes.push(now);
+    }
+
+    /// Begins a call; `commits` is a file whose data it commits first.
+    pub fn begin(&mut self, session: usize, call: Call, commits: Option<Tag>) -> usize {
+        let (invoked, begun_at) = (self.tick(), self.now);
+        self.calls.push(Recorded {
+            session,
+            invoked,
+            returned: NEVER,
+            begun_at,
+            ended_at: Duration::MAX,
+            call,
+            outcome: None,
+            is_void: false,
+            commits,
+        });
+        self.calls.len() - 1
+    }
+
+    /// Ends a call.
+    pub fn end(&mut self, call: usize, outcome: Outcome) {
+        let (returned, ended_at) = (self.tick(), self.now);
+        let call = &mut self.calls[call];
+        (call.returned, call.ended_at, call.outcome) = (returned, ended_at, Some(outcome));
+    }
+
+    /// Notes that a call was certainly not made.
+    pub fn void(&mut self, call: usize) {
+        self.calls[call].is_void = true;
+    }
+
+    /// Notes that all changes of names that a session was told of before a tick are durable, and what it wrote to a file.
+    pub fn synced(&mut self, session: usize, before: u64, file: Option<Tag>) {
+        let done = self.tick();
+        self.lives[session].synced.push(Synced { done, before, file });
+    }
+
+    /// Returns the history up to a tick, at which everything is lost.
+    pub fn until(&self, tick: u64) -> History {
+        let calls: Vec<Recorded> = self.calls.iter().filter(|call| call.invoked <= tick).cloned().collect();
+        let times = calls.iter().flat_map(|call| [(call.invoked, call.begun_at), (call.returned, call.ended_at)]);
+        let at = times.filter(|(when, _)| *when <= tick).map(|(_, at)| at).max().unwrap_or_default();
+        let calls = calls.into_iter().map(|call| match call.returned > tick {
+            true => Recorded { returned: NEVER, ended_at: Duration::MAX, outcome: None, ..call },
+            false => call,
+        });
+        let calls: Vec<Recorded> = calls.collect();
+        let lives = self.lives.iter().map(|life| Life {
+            end: life.end.filter(|(_, end)| end.tick <= tick).or(Some((End::Killed, Moment { tick, at }))),
+            synced: life.synced.iter().filter(|synced| synced.done <= tick).copied().collect(),
+        });
+        let mut crashes: Vec<Moment> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
+        crashes.push(Moment { tick, at });
+        // What has no answer may get another number.
+        let made = calls.iter().filter(|call| call.outcome.is_some()).filter_map(|call| call.call.made());
+        let made: BTreeSet<Tag> = made.collect();
+        let tags = self.tags.iter().filter(|(_, tag)| made.contains(tag)).map(|(number, tag)| (*number, *tag));
+        History { calls, lives: lives.collect(), crashes, tags: tags.collect(), tick, now: at, broken: None }
+    }
+
+    /// Learns attributes: a number names one file for ever. Returns the file's tag.
+    pub fn tag_of(&mut self, found: &Attributes) -> Tag {
+        let tag = Tag::from(found.inode.owner);
+        let known = *self.tags.entry(found.number).or_insert(tag);
+        if known != tag {
+            self.is_broken(format!("inode number {} is of file {known}, and of file {tag}", found.number));
+        }
+        tag
+    }
+
+    /// Returns the calls, and for each of its indices a description.
+    pub fn steps(&self) -> Vec<Step> {
+        let losses: Vec<Option<Duration>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
+        let may_be_lost: Vec<bool> = self.calls.iter().map(|call| self.may_be_lost(call, losses[call.session])).collect();
+        let is_ended = |call: &Recorded| self.lives[call.session].end.is_some();
+        let is_kept = |at: &usize| {
+            let call = &self.calls[*at];
+            let is_seen = call.outcome.is_some() && !may_be_lost[*at];
+            !call.is_void && (call.call.is_change() || is_seen)
+        };
+        let kept: Vec<usize> = (0..self.calls.len()).filter(is_kept).collect();
+        let mut steps: Vec<Step> = Vec::new();
+        for at in &kept {
+            let call = &self.calls[*at];
+            let is_optional = may_be_lost[*at] || call.outcome.is_none() && is_ended(call);
+            let is_before = |(_, other): &(usize, &usize)| {
+                let other = &self.calls[**other];
+                other.session == call.session && other.returned < call.invoked && other.call.is_change()
+            };
+            let is_needed = |(_, other): &(usize, &usize)| match &self.calls[**other].call {
+                Call::Write(file, _) => call.commits == Some(*file),
+                _ => is_optional && !call.call.is_of_data() && may_be_lost[**other],
+            };
+            let before = kept.iter().enumerate().take(steps.len()).filter(is_before);
+            let needs: Vec<usize> = before.filter(is_needed).map(|(index, _)| index).collect();
+            steps.push(Step {
+                invoked: call.invoked,
+                returned: call.returned,
+                call: call.call.clone(),
+                outcome: call.outcome.clone(),
+                is_optional,
+                needs,
+            });
+        }
+        steps
+    }
+
+    /// Describes a call.
+    pub fn describe(step: &Step) -> String {
+        format!("{:?}: {:?} ({} to {})", step.call, step.outcome, step.invoked, step.returned)
+    }
+
+    /// Returns the time from which on the changes of a session may be lost.
+    fn lost_since(&self, session: usize) -> Option<Duration> {
+        let (kind, end) = self.lives[session].end?;
+        if kind == End::Over(0) {
+            return None;
+        }
+        // It has repeated everything to a server if that answered a later change.
+        let is_recovered = |crash: &Duration| {
+            let of = self.calls.iter().filter(|call| call.session == session && call.outcome.is_some());
+            of.filter(|call| call.call.is_change()).any(|call| call.begun_at > *crash)
+        };
+        let mut since: Option<Duration> = None;
+        for crash in self.crashes.iter().rev().map(|crash| crash.at).filter(|crash| *crash <= end.at + LOSS_MAX) {
+            let is_near = since.is_some_and(|since| since.saturating_sub(crash) < RECOVERY_MAX);
+            if is_near || since.is_none() && !is_recovered(&crash) {
+                since = Some(crash);
+            }
+        }
+        since.map(|since| since.saturating_sub(LOSS_MAX))
+    }
+
+    fn may_be_lost(&self, call: &Recorded, lost_since: Option<Duration>) -> bool {
+        let life = &self.lives[call.session];
+        if call.outcome.is_none() || life.end.is_none() {
+            return false;
+        }
+        if let Call::Write(file, _) = call.call {
+            return !life.synced.iter().any(|synced| synced.file == Some(file) && call.returned < synced.before);
+        }
+        let is_refused = matches!(call.outcome, Some(Outcome::Refused(_)));
+        let is_late = lost_since.is_some_and(|since| call.ended_at >= since);
+        // A truncation, and a refusal, is answered when everything is durable.
+        match call.call {
+            Call::Cut(_) => false,
+            // What it saw may have been its own.
+            Call::Read(_) => true,
+            _ if !call.call.is_change() => is_late || self.has_unsynced_data(call.session),
+            _ => is_late && !is_refused && !life.synced.iter().any(|synced| call.returned < synced.before),
+        }
+    }
+
+    fn has_unsynced_data(&self, session: usize) -> bool {
+        let mut of = self.calls.iter().filter(|call| call.session == session);
+        of.any(|call| matches!(call.call, Call::Write(..)) && self.may_be_lost(call, None))
+    }
+}

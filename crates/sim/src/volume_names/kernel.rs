@@ -1,0 +1,303 @@
+//! The kernel of a host, as far as it caches names and attributes: dentries with a time, attributes with a time and a
+//! version, and the locks of directories.
+//!
+//! Owns: the rules of Linux 6.18 for FUSE. A name is shown until its time is over; a rename takes the name and its time
+//! along. Attributes are applied only if they were requested after the last that were applied, and after the kernel was
+//! told to forget; those of CREATE, LINK and SETATTR are applied in any case. A name is forgotten under the lock of its
+//! directory; a look-up of a name that the kernel does not have holds the lock shared, a change holds it alone, and a
+//! look-up of a name whose time is over holds no lock. Leaves to others: the mount's process (`mount`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_volume::client::{self, GivenNames, SHOWN_MAX};
+use nectary_volume::protocol::{Attributes, FileId};
+use tokio::sync::{RwLock, oneshot};
+use tokio::time::{Instant, sleep};
+
+use crate::random::Random;
+
+/// The pause before the kernel is told again to forget an inode that it does not know yet.
+const AGAIN: Duration = Duration::from_micros(200);
+
+/// The inode of a name that is shown as absent.
+pub const ABSENT: FileId = FileId { inode: u64::MAX, generation: 1 };
+
+/// A name that the kernel knows.
+#[derive(Debug, Clone, Copy)]
+struct Dentry {
+    /// It stays the same when the name moves.
+    identity: u64,
+    inode: FileId,
+    until: Instant,
+}
+
+/// An inode that the kernel knows.
+#[derive(Debug, Clone)]
+struct Node {
+    shown: Attributes,
+    until: Instant,
+    version: u64,
+}
+
+#[derive(Default)]
+struct State {
+    dentries: HashMap<(FileId, Vec<u8>), Dentry>,
+    nodes: HashMap<FileId, Node>,
+    /// Counts what is applied and forgotten.
+    version: u64,
+    identities: u64,
+    /// The inodes of answers that the kernel has not applied yet.
+    under_way: HashMap<FileId, u32>,
+    /// Where directories were found last.
+    places: HashMap<FileId, (FileId, Vec<u8>)>,
+}
+
+/// The kernel of a host, and what it was given with a time.
+pub struct Kernel {
+    state: Mutex<State>,
+    given: Mutex<GivenNames>,
+    locks: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
+    random: Mutex<Random>,
+    /// Names and attributes that were shown without a request, and names that were forgotten.
+    pub hits: AtomicU64,
+    pub forgotten: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kernel {
+    /// Makes a kernel that knows nothing.
+    pub fn new(seed: u64) -> Arc<Kernel> {
+        Arc::new(Kernel {
+            state: Mutex::default(),
+            given: Mutex::default(),
+            locks: Mutex::default(),
+            random: Mutex::new(Random::new(seed)),
+            hits: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+        })
+    }
+
+    /// What the kernel was given with a time.
+    pub fn given(&self) -> MutexGuard<'_, GivenNames> {
+        lock(&self.given)
+    }
+
+    /// Waits for a moment; sometimes for long.
+    pub async fn pause(&self) {
+        let pause = {
+            let mut random = lock(&self.random);
+            match random.below(40) {
+                0 => random.below(300_000),
+                1..10 => random.below(10_000),
+                _ => random.below(300),
+            }
+        };
+        sleep(Duration::from_micros(pause)).await;
+    }
+
+    /// The lock of a directory.
+    pub fn lock_of(&self, directory: FileId) -> Arc<RwLock<()>> {
+        lock(&self.locks).entry(directory).or_default().clone()
+    }
+
+    /// Returns the version of a request that is about to be sent.
+    pub fn version(&self) -> u64 {
+        lock(&self.state).version
+    }
+
+    /// Returns the inode of a name that may be shown, with its attributes as they were known last.
+    pub fn shown_name(&self, directory: FileId, name: &[u8]) -> Option<Attributes> {
+        let state = lock(&self.state);
+        let dentry = state.dentries.get(&(directory, name.to_vec())).filter(|dentry| dentry.until > Instant::now())?;
+        let node = state.nodes.get(&dentry.inode)?;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(node.shown.clone())
+    }
+
+    /// Whether the kernel shows that there is no such name: it does if a planted bug has told it so.
+    pub fn is_shown_absent(&self, directory: FileId, name: &[u8]) -> bool {
+        let state = lock(&self.state);
+        let dentry = state.dentries.get(&(directory, name.to_vec()));
+        dentry.is_some_and(|dentry| dentry.inode == ABSENT && dentry.until > Instant::now())
+    }
+
+    /// Returns attributes that may be shown.
+    pub fn shown(&self, file: FileId) -> Option<Attributes> {
+        let state = lock(&self.state);
+        let node = state.nodes.get(&file).filter(|node| node.until > Instant::now())?;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(node.shown.clone())
+    }
+
+    /// Returns the identity of a name that the kernel has, whether it may show it or not.
+    pub fn identity(&self, directory: FileId, name: &[u8]) -> Option<u64> {
+        lock(&self.state).dentries.get(&(directory, name.to_vec())).map(|dentry| dentry.identity)
+    }
+
+    /// Notes that an answer about an inode is on its way to the kernel, until [`arrived`](Self::arrived).
+    pub fn answer(&self, file: FileId) {
+        *lock(&self.state).under_way.entry(file).or_default() += 1;
+    }
+
+    /// Applies attributes. `version`: that of the request; `None`: they are applied in any case.
+    pub fn arrived(&self, found: &Attributes, valid: Duration, version: Option<u64>) {
+        let mut state = lock(&self.state);
+        let file = found.id();
+        if let Some(count) = state.under_way.get_mut(&file) {
+            *count -= 1;
+            if *count == 0 {
+                state.under_way.remove(&file);
+            }
+        }
+        let is_old = |node: &Node| version.is_some_and(|version| node.version > version);
+        if state.nodes.get(&file).is_some_and(is_old) {
+            return;
+        }
+        state.version += 1;
+        let node = Node { shown: found.clone(), until: Instant::now() + valid, version: state.version };
+        state.nodes.insert(file, node);
+    }
+
+    /// Applies a name. A directory has one place.
+    pub fn add_name(&self, directory: FileId, name: &[u8], inode: FileId, (is_directory, valid): (bool, Duration)) {
+        let mut state = lock(&self.state);
+        if is_directory {
+            state.dentries.retain(|_, dentry| dentry.inode != inode);
+        }
+        state.identities += 1;
+        let dentry = Dentry { identity: state.identities, inode, until: Instant::now() + valid };
+        state.dentries.insert((directory, name.to_vec()), dentry);
+    }
+
+    /// Applies the answer to a look-up of a name that the kernel has. Returns whether it is still the same file: otherwise
+    /// the name is dropped.
+    pub fn revalidated(&self, identity: Option<u64>, answer: Option<(FileId, Duration)>) -> bool {
+        let mut state = lock(&self.state);
+        let found = state.dentries.iter().find(|(_, dentry)| Some(dentry.identity) == identity);
+        let Some((key, dentry)) = found.map(|(key, dentry)| (key.clone(), *dentry)) else { return answer.is_some() };
+        match answer.filter(|(inode, _)| *inode == dentry.inode) {
+            Some((_, valid)) => {
+                state.dentries.insert(key, Dentry { until: Instant::now() + valid, ..dentry });
+                true
+            }
+            None => {
+                state.dentries.remove(&key);
+                false
+            }
+        }
+    }
+
+    /// Drops a name.
+    pub fn drop_name(&self, directory: FileId, name: &[u8]) {
+        lock(&self.state).dentries.remove(&(directory, name.to_vec()));
+    }
+
+    /// Moves a name with its time; exchanges two.
+    pub fn move_name(&self, from: (FileId, &[u8]), to: (FileId, &[u8]), is_exchange: bool) {
+        let mut state = lock(&self.state);
+        let keys = [from, to].map(|(directory, name)| (directory, name.to_vec()));
+        let [old, new] = [&keys[0], &keys[1]].map(|key| state.dentries.remove(key));
+        let [from, to] = keys;
+        if let Some(dentry) = old {
+            state.places.insert(dentry.inode, to.clone());
+            state.dentries.insert(to, dentry);
+        }
+        if let Some(dentry) = new.filter(|_| is_exchange) {
+            state.places.insert(dentry.inode, from.clone());
+            state.dentries.insert(from, dentry);
+        }
+    }
+
+    /// Marks the attributes of an inode as old: an own change did that.
+    pub fn mark(&self, file: FileId) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(&file) {
+            node.until = Instant::now();
+        }
+    }
+
+    /// Forgets the attributes of an inode. Returns whether the kernel has it.
+    pub fn invalidate(&self, file: FileId) -> bool {
+        let mut state = lock(&self.state);
+        state.version += 1;
+        let version = state.version;
+        let Some(node) = state.nodes.get_mut(&file) else { return false };
+        (node.until, node.version) = (Instant::now(), version);
+        true
+    }
+
+    /// Whether the kernel knows a directory at this place alone; a new place is noted.
+    pub fn is_settled(&self, file: FileId, is_directory: bool, place: (FileId, &[u8])) -> bool {
+        if !is_directory {
+            return true;
+        }
+        let place = (place.0, place.1.to_vec());
+        lock(&self.state).places.insert(file, place.clone()).is_none_or(|before| before == place)
+    }
+
+    fn is_under_way(&self, file: FileId) -> bool {
+        lock(&self.state).under_way.contains_key(&file)
+    }
+
+    fn knows(&self, file: FileId) -> bool {
+        lock(&self.state).nodes.contains_key(&file)
+    }
+}
+
+/// The kernel as the client sees it, through the mount's process.
+pub struct Notified(pub Arc<Kernel>);
+
+impl client::Kernel for Notified {
+    fn invalidate(&self, _: u64, _: Range<u64>) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
+        let left = self.0.given().forget_name(directory, name)?;
+        let (done, is_done) = oneshot::channel();
+        let (kernel, name) = (self.0.clone(), name.to_vec());
+        tokio::spawn(async move {
+            kernel.pause().await;
+            let _alone = kernel.lock_of(directory).write_owned().await;
+            kernel.drop_name(directory, &name);
+            kernel.forgotten.fetch_add(1, Ordering::Relaxed);
+            let _ = done.send(());
+        });
+        Some((is_done, left))
+    }
+
+    fn names_end(&self, directory: FileId) -> Option<Duration> {
+        self.0.given().names_end(directory)
+    }
+
+    fn forget_attributes(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
+        if !self.0.knows(file) && !self.0.is_under_way(file) {
+            return None;
+        }
+        let (done, is_done) = oneshot::channel();
+        let kernel = self.0.clone();
+        tokio::spawn(async move {
+            kernel.pause().await;
+            let until = Instant::now() + SHOWN_MAX;
+            while !kernel.invalidate(file) && kernel.is_under_way(file) && Instant::now() < until {
+                sleep(AGAIN).await;
+            }
+            let _ = done.send(());
+        });
+        Some(is_done)
+    }
+
+    fn all_ends(&self) -> Option<Duration> {
+        self.0.given().all_ends()
+    }
+}

@@ -1,0 +1,185 @@
+//! Simulates names and attributes of a shared volume: real clients with a real server, over a network that delays, breaks
+//! and cuts off, with a model of each host's kernel.
+//!
+//! Owns: a run, and the report of many runs. Promises: a run uses one thread and virtual time, and its seed repeats nearly
+//! everything, but not the order of what a hash table holds. Each run's calls must have an order that explains them; what
+//! may be lost with a session is left out of the order, or is in it together with everything before. Leaves to others:
+//! crash states (`volume_clients`), tokens and leases under faults of clocks and disks (`volume`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `tree` | calls and their effects, one after another |
+//! | `history`, `order` | what was called; whether an order explains it |
+//! | `program` | the calls of a program on a host |
+//! | `mount`, `kernel` | system calls; what the kernel of a host shows |
+//! | `network`, `world` | frames that take time; hosts, servers and losses |
+//! | `crashes` | crash states of such runs |
+//! | `bugs`, `coverage` | bugs that are planted; what must happen |
+
+mod bugs;
+mod coverage;
+pub mod crashes;
+mod history;
+mod kernel;
+mod mount;
+mod network;
+mod order;
+mod program;
+mod tree;
+mod world;
+
+use std::sync::PoisonError;
+
+use nectary_host::log::{Level, write_only};
+use nectary_volume::simulated::switch_on;
+
+pub use bugs::Bug;
+pub use coverage::Coverage;
+
+use crate::late::in_virtual_time;
+use crate::planted::{Case, Caught};
+use crate::volume::Verdict;
+use crate::volume_clients::world::Start;
+use history::History;
+use order::{Step, explain};
+use program::Board;
+use tree::Tree;
+use world::World;
+
+/// The smallest number of calls of a run, on average.
+pub const CALLS_MIN: u64 = 80;
+/// The largest number of violations that are described.
+const BROKEN_MAX: usize = 10;
+
+/// The report of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Calls of programs.
+    pub calls: u64,
+    /// Runs with so many calls at the same time that the search for an order was given up.
+    pub undecided: u64,
+    /// What happened.
+    pub coverage: Coverage,
+    /// The number of violations.
+    pub broken_count: u64,
+    /// Descriptions of the first violations.
+    pub broken: Vec<String>,
+}
+
+impl Report {
+    /// What is missing to make a result without errors meaningful.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let mut missing: Vec<&'static str> =
+            self.coverage.counts().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect();
+        if self.calls < CALLS_MIN * self.runs {
+            missing.push("calls");
+        }
+        if self.undecided * 1000 > self.runs {
+            missing.push("decided histories");
+        }
+        missing
+    }
+}
+
+/// The result of a run.
+struct Ran {
+    broken: Option<String>,
+    story: Vec<String>,
+    calls: u64,
+    is_undecided: bool,
+    coverage: Coverage,
+}
+
+fn run_one(seed: u64, is_told: bool) -> Ran {
+    // Sessions and servers that are lost on purpose are not reported one by one.
+    write_only(Level::Error);
+    let mut ran = Ran { broken: None, story: Vec::new(), calls: 0, is_undecided: false, coverage: Coverage::default() };
+    let start = match Start::formatted() {
+        Ok(start) => start,
+        Err(broken) => return Ran { broken: Some(broken), ..ran },
+    };
+    let (steps, broken) = in_virtual_time(async {
+        switch_on(true);
+        let board = Board::new(is_told, None);
+        let world = World::new(seed, start.disk(seed), board.clone(), None);
+        let ended = world.run(seed).await;
+        ran.coverage = world.coverage.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ran.story = board.take_story();
+        let (steps, broken) = board.history(|history| {
+            if let Err(what) = ended {
+                history.is_broken(what);
+            }
+            (history.steps(), history.broken.take())
+        });
+        switch_on(false);
+        (steps, broken)
+    });
+    ran.calls = steps.len() as u64;
+    ran.coverage.add_lost(steps.iter().filter(|step| step.is_optional && step.outcome.is_some()).count() as u64);
+    match broken.map_or_else(|| explained(&steps), Err) {
+        Ok(is_decided) => ran.is_undecided = !is_decided,
+        Err(broken) => ran.broken = Some(broken),
+    }
+    ran
+}
+
+/// Whether an order explains calls, or the search was given up. *Errors*: no order does.
+fn explained(steps: &[Step]) -> Result<bool, String> {
+    let explained = explain(steps, Tree::default());
+    match explained.verdict {
+        Verdict::Explained => Ok(true),
+        Verdict::Unknown => Ok(false),
+        Verdict::Broken => {
+            let stuck = explained.stuck.map_or_else(String::new, |at| History::describe(&steps[at]));
+            let (longest, all) = (explained.longest, steps.len());
+            Err(format!("no order explains more than {longest} of {all} calls: {stuck}"))
+        }
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, report: &mut Report) {
+    let ran = run_one(seed, false);
+    report.runs += 1;
+    report.calls += ran.calls;
+    report.undecided += u64::from(ran.is_undecided);
+    report.coverage.merge(&ran.coverage);
+    if let Some(broken) = ran.broken {
+        report.broken_count += 1;
+        if report.broken.len() < BROKEN_MAX {
+            report.broken.push(format!("seed {seed}: {broken}"));
+        }
+    }
+}
+
+/// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run.
+pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report)) -> Report {
+    let mut report = Report::default();
+    for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
+        run(seed + at, &mut report);
+        progress(&report);
+    }
+    report
+}
+
+/// Runs one seed, and returns a description of the events.
+pub fn story(seed: u64) -> Vec<String> {
+    let ran = run_one(seed, true);
+    ran.story.into_iter().chain(ran.broken).collect()
+}
+
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    bugs::plant(Some(bug));
+    let ran = run_one(seed, false);
+    bugs::plant(None);
+    let broken = ran.broken?;
+    Some(Caught { case: Case::of_seed(seed), broken, account: String::new() })
+}

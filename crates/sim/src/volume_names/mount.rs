@@ -1,0 +1,327 @@
+//! A mount: system calls on names and attributes, as the kernel and the mount's process carry them out together.
+//!
+//! Owns: the order in which the kernel locks, asks and applies, and what the mount's process gives it
+//! (`nectary-attach` does the same). Leaves to others: the kernel's state (`kernel`), the session (`nectary-volume`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_block::Buffer;
+use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
+use nectary_volume::protocol::{Attributes, Changes, FileId};
+
+use super::bugs::{Bug, is_planted};
+use super::kernel::{ABSENT, Kernel};
+
+/// A wrong time, by a planted bug.
+const WRONG: Duration = Duration::from_secs(1);
+/// More names than a directory has.
+const ENTRIES: u32 = 1000;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub enum Fail {
+    /// It is refused, with this error.
+    Refused(i32),
+    /// The session is over, and the call may have been done or not.
+    Over,
+    /// The session was over before the call.
+    Void,
+    /// Nothing of this kind may happen.
+    Wrong(String),
+}
+
+type Result<T> = std::result::Result<T, Fail>;
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Fail {
+        match error.errno() {
+            _ if error.is_end_before() => Fail::Void,
+            _ if error.is_end() => Fail::Over,
+            errno @ (libc::ENOENT
+            | libc::EEXIST
+            | libc::ENOTEMPTY
+            | libc::EINVAL
+            | libc::ESTALE
+            | libc::ENOTDIR
+            | libc::EISDIR
+            | libc::EPERM) => Fail::Refused(errno),
+            _ => Fail::Wrong(error.to_string()),
+        }
+    }
+}
+
+fn is_directory(found: &Attributes) -> bool {
+    found.inode.mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+/// A mount, with its present session.
+pub struct Mount {
+    pub kernel: Arc<Kernel>,
+    client: Mutex<(Client, usize)>,
+}
+
+/// A part of a listing: its names, with the last one's cookie, and whether they are the last.
+pub type Part = (Vec<(Vec<u8>, Attributes)>, u64, bool);
+
+impl Mount {
+    /// Makes a mount whose session has this number in the history.
+    pub fn new(kernel: Arc<Kernel>, client: Client, session: usize) -> Mount {
+        Mount { kernel, client: Mutex::new((client, session)) }
+    }
+
+    /// Returns the present session, and its number in the history.
+    pub fn session(&self) -> (Client, usize) {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Begins another session.
+    pub fn set_session(&self, client: Client, session: usize) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (client, session);
+    }
+
+    fn client(&self) -> Client {
+        self.session().0
+    }
+
+    /// Looks a name up.
+    pub async fn look(&self, directory: FileId, name: &[u8]) -> Result<Option<Attributes>> {
+        if let Some(shown) = self.kernel.shown_name(directory, name) {
+            return Ok(Some(shown));
+        }
+        if self.kernel.is_shown_absent(directory, name) {
+            return Ok(None);
+        }
+        if let Some(identity) = self.kernel.identity(directory, name) {
+            let found = self.ask(directory, name, Some(identity)).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        let lock = self.kernel.lock_of(directory);
+        let _shared = lock.read().await;
+        self.look_locked(directory, name).await
+    }
+
+    /// Looks a name up under the lock of its directory.
+    async fn look_locked(&self, directory: FileId, name: &[u8]) -> Result<Option<Attributes>> {
+        match self.kernel.shown_name(directory, name) {
+            Some(shown) => Ok(Some(shown)),
+            None => self.ask(directory, name, None).await,
+        }
+    }
+
+    /// Asks the mount's process for a name. With an identity the kernel has the name, and holds no lock.
+    async fn ask(&self, directory: FileId, name: &[u8], identity: Option<u64>) -> Result<Option<Attributes>> {
+        let (kernel, version) = (&self.kernel, self.kernel.version());
+        kernel.pause().await;
+        let found = match self.client().look_up(directory, name).await {
+            Ok(found) => found,
+            Err(error) if error.errno() == libc::ENOENT && !error.is_end() => {
+                kernel.pause().await;
+                if identity.is_some() {
+                    kernel.revalidated(identity, None);
+                } else if is_planted(Bug::AbsentGiven) {
+                    kernel.add_name(directory, name, ABSENT, (false, WRONG));
+                }
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let is_settled = kernel.is_settled(found.id(), is_directory(&found), (directory, name));
+        let (shown, valid) = kernel.given().give(&self.client(), &found, true);
+        let valid = if is_settled { valid } else { Duration::ZERO };
+        let name_valid = match valid.is_zero() {
+            true => Duration::ZERO,
+            false => kernel.given().give_name(&self.client(), directory, name, found.id()),
+        };
+        kernel.answer(shown.id());
+        kernel.pause().await;
+        kernel.arrived(&shown, valid, Some(version));
+        if identity.is_some() {
+            let is_same = kernel.revalidated(identity, Some((shown.id(), name_valid)));
+            return Ok(is_same.then_some(shown));
+        }
+        kernel.add_name(directory, name, shown.id(), (is_directory(&shown), name_valid));
+        Ok(Some(shown))
+    }
+
+    /// Returns the attributes of a file.
+    pub async fn stat(&self, file: FileId) -> Result<Attributes> {
+        if let Some(shown) = self.kernel.shown(file) {
+            return Ok(shown);
+        }
+        let (kernel, version) = (&self.kernel, self.kernel.version());
+        kernel.pause().await;
+        let found = self.client().attributes(file).await?;
+        let (shown, valid) = kernel.given().give(&self.client(), &found, true);
+        kernel.answer(shown.id());
+        kernel.pause().await;
+        kernel.arrived(&shown, valid, Some(version));
+        Ok(shown)
+    }
+
+    /// Makes the kernel ignore attributes that it requested before an own change: to be done before that is answered.
+    fn changed(&self, files: &[FileId]) {
+        files.iter().for_each(|file| _ = self.kernel.invalidate(*file));
+    }
+
+    /// Applies the answer to a change, with attributes that are shown for no time.
+    async fn answered(&self, found: &Attributes, valid: Duration) {
+        self.kernel.answer(found.id());
+        self.kernel.pause().await;
+        self.kernel.arrived(found, valid, None);
+    }
+
+    /// Makes a file or a directory; a file is open then.
+    pub async fn make(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, Option<OpenFile>)> {
+        let lock = self.kernel.lock_of(directory);
+        let _alone = lock.write().await;
+        let is_of_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
+        let there = match is_of_directory {
+            true => self.look_locked(directory, name).await?,
+            false => self.kernel.shown_name(directory, name),
+        };
+        if there.is_some() {
+            return Err(Fail::Refused(libc::EEXIST));
+        }
+        self.kernel.given().note_own_change(directory);
+        let client = self.client();
+        let (made, open) = match is_of_directory {
+            true => (client.create(directory, name, new).await?, None),
+            false => {
+                let (made, open) = client.create_open(directory, name, new).await?;
+                (made, Some(open))
+            }
+        };
+        self.changed(&[directory]);
+        let valid = if is_planted(Bug::LateCreate) { WRONG } else { Duration::ZERO };
+        self.answered(&made, valid).await;
+        self.kernel.is_settled(made.id(), is_of_directory, (directory, name));
+        self.kernel.add_name(directory, name, made.id(), (is_of_directory, Duration::ZERO));
+        self.kernel.mark(directory);
+        Ok((made, open))
+    }
+
+    /// Removes a name.
+    pub async fn unlink(&self, directory: FileId, name: &[u8], is_of_directory: bool) -> Result<()> {
+        let lock = self.kernel.lock_of(directory);
+        let _alone = lock.write().await;
+        let there = self.look_locked(directory, name).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
+        self.kernel.given().note_own_change(directory);
+        let removed = self.client().unlink(directory, name, is_of_directory).await?;
+        self.changed(&[directory, removed.id()]);
+        self.kernel.pause().await;
+        self.kernel.drop_name(directory, name);
+        self.kernel.mark(directory);
+        self.kernel.invalidate(there);
+        Ok(())
+    }
+
+    /// Adds a name to a file.
+    pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<()> {
+        let lock = self.kernel.lock_of(directory);
+        let _alone = lock.write().await;
+        if self.look_locked(directory, name).await?.is_some() {
+            return Err(Fail::Refused(libc::EEXIST));
+        }
+        self.kernel.given().note_own_change(directory);
+        let linked = self.client().link(file, directory, name).await?;
+        self.changed(&[directory, file]);
+        self.answered(&linked, Duration::ZERO).await;
+        self.kernel.add_name(directory, name, file, (false, Duration::ZERO));
+        self.kernel.mark(directory);
+        Ok(())
+    }
+
+    /// Renames a file.
+    pub async fn rename(&self, from: (FileId, &[u8]), to: (FileId, &[u8]), flags: u32) -> Result<()> {
+        let (first, second) = (self.kernel.lock_of(from.0.min(to.0)), self.kernel.lock_of(from.0.max(to.0)));
+        let _alone = first.write().await;
+        let _both = if from.0 == to.0 { None } else { Some(second.write().await) };
+        let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let moved = self.look_locked(from.0, from.1).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
+        let there = self.look_locked(to.0, to.1).await?;
+        match &there {
+            None if is_exchange => return Err(Fail::Refused(libc::ENOENT)),
+            Some(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(Fail::Refused(libc::EEXIST)),
+            Some(there) if there.id() == moved => return Ok(()),
+            _ => {}
+        }
+        let client = self.client();
+        self.kernel.given().note_own_change(from.0);
+        self.kernel.given().note_own_change(to.0);
+        let ways: &[_] = if is_exchange { &[(from, to), (to, from)] } else { &[(from, to)] };
+        for (from, to) in ways {
+            let pause = self.kernel.given().begin_rename(&client, *from, *to);
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        let renamed = client.rename(from, to, flags).await;
+        for (from, to) in ways {
+            let pause = self.kernel.given().end_rename(&self.client(), *from, *to);
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        self.changed(&[from.0, to.0, moved]);
+        renamed?;
+        self.kernel.pause().await;
+        self.kernel.move_name(from, to, is_exchange);
+        [from.0, to.0, moved].into_iter().for_each(|file| self.kernel.mark(file));
+        // The kernel knows that what it had under the new name has lost it.
+        there.into_iter().for_each(|there| _ = self.kernel.invalidate(there.id()));
+        Ok(())
+    }
+
+    /// Sets the mode of a file, or truncates it.
+    pub async fn set(&self, file: FileId, changes: Changes) -> Result<()> {
+        self.kernel.pause().await;
+        let set = self.client().set_attributes(file, changes).await?;
+        let valid = if is_planted(Bug::LateSet) { WRONG } else { Duration::ZERO };
+        self.answered(&set, valid).await;
+        Ok(())
+    }
+
+    /// Lists names behind a cookie, all of them or two.
+    pub async fn list(&self, directory: FileId, cookie: u64, is_whole: bool) -> Result<Part> {
+        let version = self.kernel.version();
+        self.kernel.pause().await;
+        let (names, is_end) = self.client().list(directory, cookie, if is_whole { ENTRIES } else { 2 }).await?;
+        let last = names.last().map_or(cookie, |last| last.cookie);
+        names.iter().for_each(|listed| self.kernel.answer(listed.attributes.id()));
+        self.kernel.pause().await;
+        let valid = if is_planted(Bug::LateListing) { WRONG } else { Duration::ZERO };
+        for listed in &names {
+            self.kernel.arrived(&listed.attributes, Duration::ZERO, Some(version));
+            if !valid.is_zero() {
+                let of = (is_directory(&listed.attributes), valid);
+                self.kernel.add_name(directory, &listed.name, listed.attributes.id(), of);
+            }
+        }
+        Ok((names.into_iter().map(|listed| (listed.name, listed.attributes)).collect(), last, is_end))
+    }
+
+    /// Opens a file.
+    pub async fn open(&self, file: FileId, opening: Opening) -> Result<OpenFile> {
+        Ok(self.client().open(file, opening, false).await?)
+    }
+
+    /// Reads what was written last.
+    pub async fn read(&self, open: &OpenFile) -> Result<u64> {
+        let bytes = open.read(0, 8).await?.to_vec();
+        match bytes.try_into() {
+            Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
+            Err(bytes) if bytes.is_empty() => Ok(0),
+            Err(bytes) => Err(Fail::Wrong(format!("a read has {} bytes", bytes.len()))),
+        }
+    }
+
+    /// Writes.
+    pub async fn write(&self, open: &OpenFile, value: u64) -> Result<()> {
+        open.write(At::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
+        self.changed(&[open.id()]);
+        Ok(())
+    }
+}

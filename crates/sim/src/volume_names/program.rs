@@ -1,0 +1,546 @@
+//! A program on a host: it makes, links, renames and removes names, changes modes, writes and reads, in directories that
+//! programs on other hosts use at the same time.
+//!
+//! Owns: the choice of calls, and what is recorded of them. Leaves to others: the calls (`mount`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_block::Recorder;
+use nectary_volume::client::{New, OpenFile, Opening};
+use nectary_volume::protocol::{Attributes, Changes, FileId};
+use tokio::time::Instant;
+
+use super::history::History;
+use super::mount::{Fail, Mount};
+use super::tree::{Call, Outcome, ROOT, Tag};
+use crate::random::Random;
+
+/// The number of names that all programs use in a directory.
+const NAMES: u64 = 4;
+/// Names from this one on belong to one program each.
+const OWN_NAMES: u8 = 100;
+/// The longest pause between two calls. *Units*: milliseconds.
+const PAUSE_MS_MAX: u64 = 60;
+/// The tags of what is made after a crash.
+const AFTER_TAGS: u64 = 1_000_000;
+/// The number of a volume's root.
+pub const ROOT_ID: FileId = FileId { inode: 1, generation: 1 };
+
+/// What all programs share.
+pub struct Board {
+    history: Mutex<History>,
+    start: Instant,
+    tags: AtomicU64,
+    values: AtomicU64,
+    /// Directories and files that programs have made or found.
+    directories: Mutex<BTreeMap<Tag, FileId>>,
+    files: Mutex<BTreeMap<Tag, FileId>>,
+    story: Mutex<Option<Vec<String>>>,
+    /// Gets a mark for each tick of the history.
+    recorder: Option<Recorder>,
+    /// For ticks of the history, how many operations sessions had that were answered and not durable.
+    unstored: Mutex<BTreeMap<u64, u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the name with a number.
+pub fn name(number: u8) -> Vec<u8> {
+    format!("n{number}").into_bytes()
+}
+
+impl Board {
+    /// Makes a board with the root, for a run that is recorded or not.
+    pub fn new(is_told: bool, recorder: Option<Recorder>) -> Arc<Board> {
+        Arc::new(Board {
+            recorder,
+            unstored: Mutex::default(),
+            history: Mutex::default(),
+            start: Instant::now(),
+            tags: AtomicU64::new(1),
+            values: AtomicU64::new(1),
+            directories: Mutex::new(BTreeMap::from([(ROOT, ROOT_ID)])),
+            files: Mutex::default(),
+            story: Mutex::new(is_told.then(Vec::new)),
+        })
+    }
+
+    /// Makes a board for what is left after a crash at a tick of this one's history.
+    pub fn after(&self, tick: u64) -> Arc<Board> {
+        let history = lock(&self.history).until(tick);
+        let since = history.since_start();
+        Arc::new(Board {
+            history: Mutex::new(history),
+            // The times go on.
+            start: Instant::now().checked_sub(since).unwrap_or_else(Instant::now),
+            tags: AtomicU64::new(AFTER_TAGS),
+            values: AtomicU64::new(AFTER_TAGS),
+            directories: Mutex::new(lock(&self.directories).clone()),
+            files: Mutex::new(lock(&self.files).clone()),
+            story: Mutex::default(),
+            recorder: None,
+            unstored: Mutex::default(),
+        })
+    }
+
+    /// Returns how many operations were answered and not durable at a tick.
+    pub fn unstored_at(&self, tick: u64) -> u64 {
+        lock(&self.unstored).range(..=tick).next_back().map_or(0, |(_, count)| *count)
+    }
+
+    /// Notes how many operations are answered and not durable now.
+    fn note_unstored(&self, count: u64) {
+        let tick = lock(&self.history).last_tick();
+        lock(&self.unstored).insert(tick, count);
+    }
+
+    /// Works on the history.
+    pub fn history<T>(&self, work: impl FnOnce(&mut History) -> T) -> T {
+        let mut history = lock(&self.history);
+        let before = history.last_tick();
+        let result = work(history.at(self.start.elapsed()));
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| history.last_tick() > before) {
+            recorder.mark(history.last_tick());
+        }
+        result
+    }
+
+    /// Notes an event, if a description of the run is requested.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(story) = &mut *lock(&self.story) {
+            story.push(format!("{:>9} us: {}", self.start.elapsed().as_micros(), what()));
+        }
+    }
+
+    /// Returns the description of the run.
+    pub fn take_story(&self) -> Vec<String> {
+        lock(&self.story).take().unwrap_or_default()
+    }
+
+    fn learn(&self, found: &Attributes) -> Tag {
+        let tag = self.history(|history| history.tag_of(found));
+        let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
+        let list = if is_directory { &self.directories } else { &self.files };
+        lock(list).entry(tag).or_insert(found.id());
+        tag
+    }
+}
+
+fn outcome_of(found: &Attributes) -> Outcome {
+    let inode = &found.inode;
+    let size = if inode.mode & libc::S_IFMT == libc::S_IFDIR { 0 } else { inode.size };
+    Outcome::Attributes { links: inode.links, mode: inode.mode & 0o7777, size }
+}
+
+/// A file that is open is there, also without a name.
+fn of_open(fail: Fail) -> Fail {
+    match fail {
+        Fail::Refused(errno) => Fail::Wrong(format!("error {errno} of a file that is open")),
+        other => other,
+    }
+}
+
+/// A program.
+pub struct Program {
+    board: Arc<Board>,
+    mount: Arc<Mount>,
+    random: Random,
+    /// Tells it from all other programs.
+    number: u64,
+    open: BTreeMap<Tag, (OpenFile, usize)>,
+}
+
+impl Program {
+    /// Makes a program.
+    pub fn new(board: Arc<Board>, mount: Arc<Mount>, number: u64, seed: u64) -> Program {
+        Program { board, mount, random: Random::new(seed), number, open: BTreeMap::new() }
+    }
+
+    /// Makes this many calls, with pauses between them.
+    pub async fn run(mut self, calls: u64) {
+        for _ in 0..calls {
+            let pause = if self.random.chance(30) { 0 } else { self.random.below(PAUSE_MS_MAX * 1000) };
+            tokio::time::sleep(Duration::from_micros(pause)).await;
+            self.call().await;
+        }
+        for (_, (open, _)) in std::mem::take(&mut self.open) {
+            open.close().await;
+        }
+    }
+
+    /// Records a call; returns what it returned.
+    async fn recorded<T>(
+        &self,
+        call: Call,
+        commits: Option<Tag>,
+        made: impl Future<Output = Result<(Outcome, T), Fail>>,
+    ) -> Option<T> {
+        let session = self.mount.session().1;
+        self.board.tell(|| format!("program {}, session {session}: {call:?}", self.number));
+        let number = self.board.history(|history| history.begin(session, call, commits));
+        let made = made.await;
+        self.board.tell(|| {
+            let said = match &made {
+                Ok((outcome, _)) => format!("{outcome:?}"),
+                Err(fail) => format!("{fail:?}"),
+            };
+            format!("program {}: call {number}: {said}", self.number)
+        });
+        if made.is_ok() && self.board.recorder.is_some() {
+            self.board.note_unstored(self.mount.session().0.figures().unstored as u64);
+        }
+        self.board.history(|history| match made {
+            Ok((outcome, found)) => {
+                history.end(number, outcome);
+                Some(found)
+            }
+            Err(Fail::Refused(errno)) => {
+                history.end(number, Outcome::Refused(errno));
+                None
+            }
+            Err(Fail::Void) => {
+                history.void(number);
+                None
+            }
+            Err(Fail::Over) => None,
+            Err(Fail::Wrong(what)) => {
+                history.is_broken(format!("program {}: {what}", self.number));
+                None
+            }
+        })
+    }
+
+    fn directory(&mut self) -> (Tag, FileId) {
+        let directories = lock(&self.board.directories);
+        // The first ones are used most, so that programs meet.
+        let most = if self.random.chance(80) { 4 } else { directories.len() as u64 };
+        let at = self.random.below(most.min(directories.len() as u64)) as usize;
+        directories.iter().nth(at).map_or((ROOT, ROOT_ID), |(tag, id)| (*tag, *id))
+    }
+
+    fn file(&mut self) -> Option<(Tag, FileId)> {
+        let files = lock(&self.board.files);
+        let newest = files.len() as u64;
+        // The newest ones are used most: older ones have often lost their names.
+        let back = self.random.below(newest.min(6));
+        files.iter().nth_back(back as usize).map(|(tag, id)| (*tag, *id))
+    }
+
+    fn place(&mut self) -> ((Tag, u8), FileId) {
+        let (directory, id) = self.directory();
+        // The names of the first directories are below the root; programs leave them there, mostly.
+        let name = self.random.below(NAMES) as u8 + if directory == ROOT && self.random.chance(80) { 10 } else { 0 };
+        ((directory, name), id)
+    }
+
+    async fn call(&mut self) {
+        match self.random.below(100) {
+            0..22 => self.look().await,
+            22..34 => self.stat().await,
+            34..38 => self.list().await,
+            38..52 => self.make().await,
+            52..62 => self.unlink().await,
+            62..67 => self.link().await,
+            67..77 => self.rename().await,
+            77..83 => self.set_mode().await,
+            83..87 => self.read().await,
+            87..93 => self.write().await,
+            93..95 => self.cut().await,
+            95..97 => self.sync().await,
+            _ => self.save().await,
+        }
+    }
+
+    async fn look(&mut self) {
+        let (place, directory) = self.place();
+        self.look_at(place, directory).await;
+    }
+
+    async fn look_at(&self, place: (Tag, u8), directory: FileId) {
+        let looked = async {
+            let found = self.mount.look(directory, &name(place.1)).await?;
+            let tag = found.as_ref().map(|found| self.board.learn(found));
+            Ok((Outcome::Found(tag), ()))
+        };
+        self.recorded(Call::Look(place), None, looked).await;
+    }
+
+    async fn stat(&mut self) {
+        let found = if self.random.chance(50) { self.file() } else { Some(self.directory()) };
+        if let Some((tag, file)) = found {
+            self.stat_of(tag, file).await;
+        }
+    }
+
+    async fn stat_of(&self, tag: Tag, file: FileId) {
+        let looked = async {
+            let found = self.mount.stat(file).await?;
+            match found.inode.links {
+                // It is as good as removed: it may still be there because it is open.
+                0 => Err(Fail::Refused(libc::ESTALE)),
+                _ => Ok((outcome_of(&found), self.board.learn(&found))),
+            }
+        };
+        self.recorded(Call::Stat(tag), None, looked).await;
+    }
+
+    async fn list(&mut self) {
+        let (tag, directory) = self.directory();
+        if self.random.chance(50) {
+            let mut cookie = 0;
+            while let Ok((_, last, false)) = self.mount.list(directory, cookie, false).await {
+                cookie = last;
+            }
+            return;
+        }
+        self.list_of(tag, directory).await;
+    }
+
+    async fn list_of(&self, tag: Tag, directory: FileId) -> Option<BTreeMap<u8, Tag>> {
+        let listed = async {
+            let (names, ..) = self.mount.list(directory, 0, true).await?;
+            let mut found = BTreeMap::new();
+            for (listed, attributes) in names.iter().filter(|(listed, _)| !matches!(&listed[..], b"." | b"..")) {
+                let number = std::str::from_utf8(listed).ok().and_then(|text| text.get(1..)?.parse().ok());
+                let number = number.ok_or(Fail::Wrong(format!("a listing has the name {listed:?}")))?;
+                found.insert(number, self.board.learn(attributes));
+            }
+            Ok((Outcome::Names(found.clone()), found))
+        };
+        self.recorded(Call::List(tag), None, listed).await
+    }
+
+    /// Makes a file or a directory; returns its tag, its identity, and the open file.
+    async fn make_at(
+        &self,
+        place: (Tag, u8),
+        directory: FileId,
+        is_directory: bool,
+    ) -> Option<(Tag, FileId, Option<OpenFile>)> {
+        let tag = self.board.tags.fetch_add(1, Ordering::Relaxed);
+        let mode = 0o600 + (tag as u32 % 64);
+        let kind = if is_directory { libc::S_IFDIR } else { libc::S_IFREG };
+        let new = New { mode: kind | mode, owner: tag as u32, ..New::default() };
+        let made = async {
+            let (made, open) = self.mount.make(directory, &name(place.1), new).await?;
+            self.board.learn(&made);
+            Ok((Outcome::Done, (tag, made.id(), open)))
+        };
+        self.recorded(Call::Make { place, tag, mode, is_directory }, None, made).await
+    }
+
+    async fn make(&mut self) {
+        let (place, directory) = self.place();
+        let is_directory = self.random.chance(20);
+        let Some((tag, file, open)) = self.make_at(place, directory, is_directory).await else { return };
+        let Some(open) = open else { return };
+        if self.random.chance(40) {
+            self.write_to(tag, &open).await;
+        }
+        match self.random.chance(30) && !self.open.contains_key(&tag) {
+            true => drop(self.open.insert(tag, (open, self.mount.session().1))),
+            false => open.close().await,
+        }
+        if self.random.chance(30) {
+            self.stat_of(tag, file).await;
+        }
+    }
+
+    async fn unlink(&mut self) {
+        let (place, directory) = self.place();
+        let is_directory = self.random.chance(20);
+        let removed = async {
+            self.mount.unlink(directory, &name(place.1), is_directory).await?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Unlink { place, is_directory }, None, removed).await;
+    }
+
+    async fn link(&mut self) {
+        let Some((tag, file)) = self.file() else { return };
+        let (place, directory) = self.place();
+        let linked = async {
+            self.mount.link(file, directory, &name(place.1)).await?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Link(tag, place), None, linked).await;
+    }
+
+    async fn rename(&mut self) {
+        let ((from, of), (to, new_of)) = if self.random.chance(25) {
+            // Directories, which may be moved into each other.
+            let (at, into) = (self.random.below(3) as u8, self.directory());
+            (((ROOT, at), ROOT_ID), ((into.0, self.random.below(NAMES) as u8), into.1))
+        } else {
+            (self.place(), self.place())
+        };
+        let flags = match self.random.below(10) {
+            0 => libc::RENAME_NOREPLACE,
+            1..3 => libc::RENAME_EXCHANGE,
+            _ => 0,
+        };
+        self.rename_to((from, of), (to, new_of), flags, None).await;
+    }
+
+    async fn rename_to(
+        &self,
+        (from, of): ((Tag, u8), FileId),
+        (to, new_of): ((Tag, u8), FileId),
+        flags: u32,
+        commits: Option<Tag>,
+    ) {
+        let renamed = async {
+            self.mount.rename((of, &name(from.1)), (new_of, &name(to.1)), flags).await?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Rename { from, to, flags }, commits, renamed).await;
+    }
+
+    async fn set_mode(&mut self) {
+        let found = if self.random.chance(50) { self.file() } else { Some(self.directory()) };
+        let Some((tag, file)) = found else { return };
+        let mode = self.random.below(0o1000) as u32;
+        let set = async {
+            self.mount.set(file, Changes { mode: Some(mode), ..Changes::default() }).await?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Mode(tag, mode), None, set).await;
+    }
+
+    /// Uses a file that is open, or opens it.
+    async fn handle(&mut self) -> Option<(Tag, OpenFile, bool)> {
+        let session = self.mount.session().1;
+        let living = self.open.iter().find(|(_, (open, of))| *of == session && !open.is_over()).map(|(tag, _)| *tag);
+        if let Some(tag) = living.filter(|_| self.random.chance(50)) {
+            let (open, _) = self.open.remove(&tag)?;
+            return Some((tag, open, true));
+        }
+        let (tag, file) = self.file()?;
+        let open = self.mount.open(file, Opening::Both).await.ok()?;
+        Some((tag, open, false))
+    }
+
+    async fn put(&mut self, tag: Tag, open: OpenFile, stays: bool) {
+        match stays && !self.open.contains_key(&tag) {
+            true => drop(self.open.insert(tag, (open, self.mount.session().1))),
+            false => open.close().await,
+        }
+    }
+
+    async fn read(&mut self) {
+        let Some((tag, open, stays)) = self.handle().await else { return };
+        self.read_from(tag, &open).await;
+        self.put(tag, open, stays).await;
+    }
+
+    async fn read_from(&self, tag: Tag, open: &OpenFile) {
+        let read = async { Ok((Outcome::Value(self.mount.read(open).await.map_err(of_open)?), ())) };
+        self.recorded(Call::Read(tag), None, read).await;
+    }
+
+    async fn write(&mut self) {
+        let Some((tag, open, stays)) = self.handle().await else { return };
+        self.write_to(tag, &open).await;
+        self.put(tag, open, stays).await;
+    }
+
+    async fn write_to(&self, tag: Tag, open: &OpenFile) {
+        let value = self.board.values.fetch_add(1, Ordering::Relaxed);
+        let written = async {
+            self.mount.write(open, value).await.map_err(of_open)?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Write(tag, value), None, written).await;
+    }
+
+    async fn cut(&mut self) {
+        let Some((tag, open, stays)) = self.handle().await else { return };
+        let file = open.id();
+        let cut = async {
+            let nothing = Changes { size: Some(0), ..Changes::default() };
+            self.mount.set(file, nothing).await.map_err(of_open)?;
+            Ok((Outcome::Done, ()))
+        };
+        self.recorded(Call::Cut(tag), None, cut).await;
+        self.put(tag, open, stays).await;
+    }
+
+    /// Makes changes of names durable, or these and the data of an open file.
+    async fn sync(&mut self) {
+        let (client, session) = self.mount.session();
+        let tick = self.board.history(History::tick);
+        let open = self.open.iter().find(|(_, (open, of))| *of == session && !open.is_over());
+        let (file, synced) = match open {
+            Some((tag, (open, _))) => (Some(*tag), open.sync().await),
+            None => (None, client.stored().await),
+        };
+        if synced.is_ok() {
+            self.board.history(|history| history.synced(session, tick, file));
+        }
+    }
+
+    /// Saves as an editor does: writes a new file, and renames it over the old one.
+    async fn save(&mut self) {
+        let (directory, id) = self.directory();
+        let first = OWN_NAMES + 2 * self.number as u8;
+        let (new, old) = ((directory, first), (directory, first + 1));
+        match self.make_at(old, id, false).await {
+            Some((_, _, Some(open))) => open.close().await,
+            _ if matches!(self.mount.look(id, &name(old.1)).await, Ok(Some(_))) => {}
+            _ => return,
+        }
+        self.replace(new, old, id).await;
+    }
+
+    async fn replace(&self, new: (Tag, u8), old: (Tag, u8), directory: FileId) {
+        let Some((tag, _, Some(open))) = self.make_at(new, directory, false).await else { return };
+        self.write_to(tag, &open).await;
+        open.close().await;
+        self.rename_to((new, directory), (old, directory), 0, Some(tag)).await;
+        self.look_at(old, directory).await;
+    }
+
+    /// Makes the first directories.
+    pub async fn make_first(self) {
+        for number in 0..3 {
+            self.make_at((ROOT, number), ROOT_ID, true).await;
+        }
+    }
+
+    /// Makes a file, writes it, and reads it again.
+    pub async fn use_it(&self) {
+        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, false).await else {
+            return self.board.history(|history| history.is_broken("no file can be made".to_owned()));
+        };
+        self.write_to(tag, &open).await;
+        if let Err(error) = open.sync().await {
+            self.board.history(|history| history.is_broken(format!("a new file cannot be synced: {error}")));
+        }
+        self.read_from(tag, &open).await;
+        open.close().await;
+    }
+
+    /// Looks at all directories, or at everything.
+    pub async fn look_at_all(&self, is_everything: bool) {
+        let directories = lock(&self.board.directories).clone();
+        for (tag, directory) in directories {
+            let names = self.list_of(tag, directory).await.unwrap_or_default();
+            for number in names.into_keys().filter(|_| is_everything) {
+                self.look_at((tag, number), directory).await;
+            }
+            self.stat_of(tag, directory).await;
+        }
+        let files = lock(&self.board.files).clone();
+        for (tag, file) in files.into_iter().filter(|_| is_everything) {
+            self.stat_of(tag, file).await;
+            let Ok(open) = self.mount.open(file, Opening::Read).await else { continue };
+            self.read_from(tag, &open).await;
+            open.close().await;
+        }
+    }
+}

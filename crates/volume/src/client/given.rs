@@ -1,0 +1,272 @@
+//! Which names and attributes a kernel was given with a time, and for how long it shows them.
+//!
+//! Owns: the names that were given, until the kernel shows them no more; the directories in which names changed lately;
+//! names that are being renamed. Promises: what was given with a time was kept by the session at that moment, and its
+//! time ends before the lease. Leaves to others: making the kernel forget, and the locks around this: what the session
+//! keeps must be looked at under the lock of this state, so that a later recall finds what was given.
+//!
+//! A name that this host renames keeps its time in the kernel. So the session must keep names of the new directory, or
+//! the rename waits until the time is over.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Client, SHOWN_MAX};
+use crate::planted::{Bug, planted};
+use crate::protocol::{Attributes, FileId};
+
+/// The longest time for which names are given in a directory that this host has changed lately, and for which the kernel
+/// shows them then, also if it begins to count late.
+const CHANGED_TIMES: (Duration, Duration) = (Duration::from_millis(125), Duration::from_millis(500));
+/// A change of a directory counts for so long.
+const CHANGE_TIME: Duration = Duration::from_secs(10);
+/// The maximum number of changed directories that are remembered.
+const CHANGED_MAX: usize = 1 << 14;
+/// The maximum number of names that are given in [`SHOWN_MAX`].
+const GIVEN_MAX: usize = 1 << 15;
+/// The shortest time in which the kernel is given the chance to forget a name.
+const FORGET_MIN: Duration = Duration::from_millis(100);
+
+/// The names that were given in some time, with the time until which the kernel shows each.
+#[derive(Default)]
+struct Names {
+    all: HashMap<FileId, HashMap<Vec<u8>, Instant>>,
+    count: usize,
+}
+
+/// When a directory was changed last by this host, and by another one.
+#[derive(Default, Clone, Copy)]
+struct Changes {
+    own: Option<Instant>,
+    others: Option<Instant>,
+}
+
+/// What a kernel may show without a request. No name is removed before its time is over, as a request to forget it may
+/// come twice.
+pub struct GivenNames {
+    /// The names that were given since `begun`, and in the time before.
+    recent: Names,
+    older: Names,
+    begun: Instant,
+    /// When names or attributes were given last.
+    last: Option<Instant>,
+    /// Names that are being renamed, and how often: they are not given.
+    barred: HashMap<(FileId, Vec<u8>), u32>,
+    changes: HashMap<FileId, Changes>,
+}
+
+impl Default for GivenNames {
+    fn default() -> GivenNames {
+        GivenNames {
+            recent: Names::default(),
+            older: Names::default(),
+            begun: Instant::now(),
+            last: None,
+            barred: HashMap::new(),
+            changes: HashMap::new(),
+        }
+    }
+}
+
+impl GivenNames {
+    /// Returns the attributes of an inode for an answer, and the time for which the kernel may show them: the session's,
+    /// if it keeps them, else `found` for no time. `is_exact`: the kernel ignores attributes that it requested before it
+    /// was told to forget them.
+    pub fn give(&mut self, client: &Client, found: &Attributes, is_exact: bool) -> (Attributes, Duration) {
+        match client.kept_attributes(found.id()) {
+            Some(kept) if !kept.is_changed && is_exact => {
+                self.last = Some(Instant::now());
+                (kept.attributes, client.kept_for())
+            }
+            Some(kept) => (kept.attributes, Duration::ZERO),
+            None => (found.clone(), Duration::ZERO),
+        }
+    }
+
+    /// Returns the time for which the kernel may show that this inode has a name.
+    pub fn give_name(&mut self, client: &Client, directory: FileId, name: &[u8], inode: FileId) -> Duration {
+        let kept = client.kept_name(directory, name).flatten().filter(|kept| kept.attributes.id() == inode);
+        if kept.is_none() {
+            return Duration::ZERO;
+        }
+        let Some((time, shown)) = self.times(directory, name) else { return Duration::ZERO };
+        self.add_name(directory, name, Instant::now() + shown);
+        time.min(client.kept_for())
+    }
+
+    /// Notes that this host changes names in a directory.
+    pub fn note_own_change(&mut self, directory: FileId) {
+        self.note_change(directory, true);
+    }
+
+    /// Begins a rename by this host: what the kernel shows under the old name it shows under the new one. Until
+    /// [`end_rename`](Self::end_rename) neither name is given. Returns the time to wait before the rename.
+    pub fn begin_rename(&mut self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+        for (directory, name) in [from, to] {
+            *self.barred.entry((directory, name.to_vec())).or_default() += 1;
+        }
+        self.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
+    }
+
+    /// Ends a rename. If the session keeps no names of the new directory any more, returns the time until the kernel does
+    /// not show the new name.
+    pub fn end_rename(&mut self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+        for (directory, name) in [from, to] {
+            let key = (directory, name.to_vec());
+            let count = self.barred.entry(key.clone()).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.barred.remove(&key);
+            }
+        }
+        self.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
+    }
+
+    /// Notes that another host changes a name; returns the time after which the kernel does not show it any more. `None`:
+    /// it was not given.
+    pub fn forget_name(&mut self, directory: FileId, name: &[u8]) -> Option<Duration> {
+        self.note_change(directory, false);
+        Some(self.known_for(directory, name)?.max(FORGET_MIN))
+    }
+
+    /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
+    pub fn names_end(&self, directory: FileId) -> Option<Duration> {
+        let until = |names: &Names| names.all.get(&directory).and_then(|all| all.values().max()).copied();
+        let until = until(&self.recent).max(until(&self.older))?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    /// Returns the time after which the kernel shows nothing that it was given; `None`: it shows nothing.
+    pub fn all_ends(&self) -> Option<Duration> {
+        Some(SHOWN_MAX.saturating_sub(self.last?.elapsed())).filter(|left| !left.is_zero())
+    }
+
+    /// Forgets what the kernel does not show any more.
+    fn age(&mut self) {
+        let age = self.begun.elapsed();
+        if age < SHOWN_MAX {
+            return;
+        }
+        let recent = std::mem::take(&mut self.recent);
+        self.older = if age < 2 * SHOWN_MAX { recent } else { Names::default() };
+        self.begun = Instant::now();
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < CHANGE_TIME);
+        self.changes.retain(|_, changes| is_recent(changes.own) || is_recent(changes.others));
+    }
+
+    fn add_name(&mut self, directory: FileId, name: &[u8], until: Instant) {
+        self.age();
+        self.last = Some(Instant::now());
+        let before = self.recent.all.entry(directory).or_default();
+        match before.get_mut(name) {
+            Some(before) => *before = until.max(*before),
+            None => {
+                before.insert(name.to_vec(), until);
+                self.recent.count += 1;
+            }
+        }
+    }
+
+    /// Returns the time for which a name may be given, and for which the kernel shows it then.
+    fn times(&mut self, directory: FileId, name: &[u8]) -> Option<(Duration, Duration)> {
+        self.age();
+        if self.recent.count >= GIVEN_MAX
+            || !self.barred.is_empty() && self.barred.contains_key(&(directory, name.to_vec()))
+        {
+            return None;
+        }
+        let Changes { own, others } = self.changes.get(&directory).copied().unwrap_or_default();
+        match (own.is_some(), others.is_some()) {
+            (true, true) => None,
+            (true, false) => Some(CHANGED_TIMES),
+            (false, _) => Some((SHOWN_MAX / 2, SHOWN_MAX)),
+        }
+    }
+
+    /// Notes that what the kernel shows under one name it shows under another one; returns for how long.
+    fn carry(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+        if planted(Bug::RenamedNameForgotten) {
+            return None;
+        }
+        let left = self.shown_for(from.0, from.1)?;
+        self.add_name(to.0, to.1, Instant::now() + left);
+        Some(left)
+    }
+
+    /// Returns for how long the kernel still shows a name.
+    fn shown_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
+        self.known_for(directory, name).filter(|left| !left.is_zero())
+    }
+
+    /// Like [`shown_for`](Self::shown_for), but a name whose time ended lately has no time, in case the kernel begins to
+    /// count very late.
+    fn known_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
+        let until = |names: &Names| names.all.get(&directory).and_then(|all| all.get(name)).copied();
+        let until = until(&self.recent).max(until(&self.older))?;
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Notes a change of names in a directory.
+    fn note_change(&mut self, directory: FileId, is_own: bool) {
+        if self.changes.len() >= CHANGED_MAX && !self.changes.contains_key(&directory) {
+            return;
+        }
+        let changes = self.changes.entry(directory).or_default();
+        let last = if is_own { &mut changes.own } else { &mut changes.others };
+        *last = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
+
+    #[test]
+    fn given_names_are_known_until_their_end() {
+        let mut given = GivenNames::default();
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        given.add_name(DIRECTORY, b"name", now + second);
+        given.add_name(DIRECTORY, b"name", now);
+        assert!(given.shown_for(DIRECTORY, b"name").is_some_and(|left| left > second / 2), "the longer time counts");
+        assert_eq!(given.shown_for(DIRECTORY, b"other"), None);
+        // It is known while it becomes older, and forgotten then.
+        given.begun = now.checked_sub(SHOWN_MAX).expect("the clock is old enough");
+        given.age();
+        assert!(given.recent.all.is_empty() && given.shown_for(DIRECTORY, b"name").is_some());
+        given.begun = now.checked_sub(SHOWN_MAX).expect("the clock is old enough");
+        given.age();
+        assert_eq!(given.shown_for(DIRECTORY, b"name"), None);
+        given.add_name(DIRECTORY, b"past", now);
+        assert_eq!(given.shown_for(DIRECTORY, b"past"), None);
+    }
+
+    #[test]
+    fn times_are_shorter_where_names_change() {
+        let mut given = GivenNames::default();
+        let times = |given: &mut GivenNames| given.times(DIRECTORY, b"name");
+        assert_eq!(times(&mut given), Some((SHOWN_MAX / 2, SHOWN_MAX)));
+        given.note_change(DIRECTORY, false);
+        assert_eq!(times(&mut given), Some((SHOWN_MAX / 2, SHOWN_MAX)));
+        given.note_change(DIRECTORY, true);
+        assert_eq!(times(&mut given), None, "both hosts change it");
+        given.changes.clear();
+        given.note_change(DIRECTORY, true);
+        assert_eq!(times(&mut given), Some(CHANGED_TIMES));
+        given.barred.insert((DIRECTORY, b"name".to_vec()), 1);
+        assert_eq!(times(&mut given), None);
+        assert_eq!(given.times(DIRECTORY, b"other"), Some(CHANGED_TIMES));
+    }
+
+    #[test]
+    fn names_beyond_the_bound_are_not_given() {
+        let mut given = GivenNames::default();
+        for number in 0..GIVEN_MAX {
+            given.add_name(FileId { inode: number as u64 % 100, generation: 1 }, &number.to_be_bytes(), Instant::now());
+        }
+        assert_eq!(given.times(DIRECTORY, b"name"), None);
+    }
+}
