@@ -61,7 +61,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     check_options(&cache)?;
     let (is_exclusive, uses_handles) = (arguments.exclusive, !arguments.by_names);
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
-    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles })?);
+    let passthrough_bytes = arguments.passthrough;
+    let options = TreeOptions { source, directory, cache, is_exclusive, uses_handles, passthrough_bytes };
+    let tree = Arc::new(Tree::start(options)?);
     let requests = serve_control(&control, &tree);
     if let Err(failure) = announce(arguments, &tree) {
         tree.unmount(true)?;
@@ -162,6 +164,8 @@ fn status(tree: &Tree) -> Status {
         "descriptors_kept": figures.kept,
         "descriptors_kept_max": figures.kept_max,
         "reopens_by": if figures.uses_handles { "handles" } else { "names" },
+        "passthrough_bytes": options.passthrough_bytes,
+        "passed_opens": figures.passed_opens,
         "waits": figures_of_waits(&waits, &[]),
         "cache": cache,
         "streams": streams,
