@@ -3,12 +3,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::time::Instant;
 
 use nectary_buffer::Mode;
 
-use crate::tree::{Shown, bytes};
+use crate::tree::{Shown, as_user, bytes};
 
 /// The largest file that the kernel reads itself.
 const SMALL: usize = 64 << 10;
@@ -106,6 +106,20 @@ fn files_through_cache_stay_there() {
 }
 
 #[test]
+fn passed_writes_take_rights_away() {
+    let Some(shown) = shown("passed writes without rights", false, &[("file", 100)]) else { return };
+    for folder in [shown.at("."), shown.below("."), shown.below("..")] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(shown.below("file"), fs::Permissions::from_mode(0o6777)).unwrap();
+    let opens = shown.tree.figures().passed_opens;
+    let _reader = File::open(shown.at("file")).unwrap();
+    as_user(1234, || writable(&shown, "file").write_all(b"other").unwrap());
+    assert_eq!(shown.tree.figures().passed_opens, opens + 2);
+    assert_eq!(fs::metadata(shown.below("file")).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
 fn passed_files_can_be_mapped() {
     let Some(shown) = shown("passed files are mapped", false, &[("file", 20_000)]) else { return };
     let file = File::open(shown.at("file")).unwrap();
@@ -126,39 +140,4 @@ fn mapped(file: &File, length: usize) -> Vec<u8> {
         libc::munmap(at, length);
         found
     }
-}
-
-#[test]
-fn zz_measure() {
-    let run = |label: &str, limit: u64, is_exclusive: bool| {
-        let Some(shown) = Shown::passing("measure", Mode::WriteThrough, is_exclusive, limit) else { return };
-        for d in 0..40 {
-            fs::create_dir(shown.below(format!("d{d}"))).unwrap();
-            for f in 0..100 {
-                fs::write(shown.below(format!("d{d}/f{f}")), bytes(9900, f)).unwrap();
-            }
-        }
-        for at in [shown.at(""), shown.below("")] {
-            let mut times: Vec<u128> = (0..11)
-                .map(|_| {
-                    let began = Instant::now();
-                    std::process::Command::new("grep")
-                        .args(["-r", "zzz"])
-                        .arg(&at)
-                        .stdout(std::process::Stdio::null())
-                        .status()
-                        .unwrap();
-                    began.elapsed().as_millis()
-                })
-                .collect();
-            times.sort_unstable();
-            println!("MEASURED {label} {}: {times:?}", at.display());
-        }
-        let f = shown.tree.figures();
-        println!("MEASURED {label} passed {} hits {} misses {}", f.passed_opens, f.cache.hits, f.cache.misses);
-    };
-    run("cached", 0, false);
-    run("passed", 64 << 10, false);
-    run("cached exclusive", 0, true);
-    run("passed exclusive", 64 << 10, true);
 }

@@ -423,7 +423,7 @@ fn list(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
 }
 
 /// Runs `work` as an unprivileged user, in a new thread; other threads keep their user.
-fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+pub fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // SAFETY: the calls take numbers, and an empty list without a pointer; they change only this thread.
