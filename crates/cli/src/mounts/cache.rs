@@ -259,8 +259,13 @@ pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
         let _ = writeln!(text, "  references  {references}, {rate:.1} % hits");
         let _ = writeln!(text, "  against LRU {} reads saved, {} lost", number("reads_saved"), number("reads_lost"));
         let _ = writeln!(text, "  reads below {}", number("source_reads"));
+        let detailed = |name: &str| detail[name].as_u64().unwrap_or(0);
+        if detailed("passthrough_bytes") > 0 {
+            let (opens, limit) = (detailed("passed_opens"), format_size(detailed("passthrough_bytes")));
+            let _ = writeln!(text, "  passed      {opens} opens of files up to {limit}, which the kernel reads itself");
+        }
         let used = format_size(number("used_bytes"));
-        let size = |name: &str| format_size(detail[name].as_u64().unwrap_or(0));
+        let size = |name: &str| format_size(detailed(name));
         let (memory, resident) = (size("memory_bytes"), size("resident_bytes"));
         let _ = writeln!(text, "  memory      {used} of {memory}, {resident} resident in the whole process");
     }
