@@ -192,8 +192,8 @@ fn measure(words: &[String]) -> Result<bool, Failure> {
     let (mut sizes, mut caches) = (vec![10_000, 100_000, 1_000_000, 10_000_000], vec![10_000, 100_000]);
     let mut policies: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
     let numbers = |name: &str, value: &str| -> Result<Vec<u64>, Failure> {
-        let each = value.split(',').filter(|word| !word.is_empty()).map(str::parse);
-        each.collect::<Result<_, _>>().map_err(|_| format!("{name} {value}: expected numbers\n\n{HELP}").into())
+        let each = value.split(',').filter(|word| !word.is_empty()).map(str::parse::<u64>);
+        each.collect::<Result<Vec<u64>, _>>().map_err(|_| format!("{name} {value}: expected numbers\n\n{HELP}").into())
     };
     for pair in words.chunks(2) {
         match pair {

@@ -98,7 +98,7 @@ pub fn generated(size: u64) -> impl Iterator<Item = Workload> {
 
 /// The workloads whose pattern stays the same, with `accesses` for each block of a cache of `size`.
 pub fn stationary(size: u64, accesses: u64) -> impl Iterator<Item = Workload> {
-    KINDS[..STATIONARY].iter().zip(1..).map(move |(kind, seed)| workload(kind, seed, size, accesses * size))
+    KINDS.iter().take(STATIONARY).zip(1..).map(move |(kind, seed)| workload(kind, seed, size, accesses * size))
 }
 
 fn workload((name, access): &Kind, seed: u64, size: u64, accesses: u64) -> Workload {
