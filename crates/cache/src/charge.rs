@@ -4,8 +4,7 @@
 //! uses at most this memory, and uses it (within 3 % of a cache of 4 KiB blocks) once all its orders have been used.
 //! Leaves to others: the memory of one structure (each has its own `bytes_of`), and the memory of the blocks.
 //!
-//! `cargo run --release -p nectary-bench --example cache-memory` compares these figures with allocated and resident
-//! memory.
+//! `cargo run --release -p nectary-bench -- cache-memory` compares these figures with allocated and resident memory.
 
 use crate::policies::{adaptive, arc, dear, gdsf, lfu, lhd, lirs, ordered, s3fifo, swept, two_q, w_tinylfu};
 use crate::structures::arena::Arena;

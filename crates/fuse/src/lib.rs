@@ -10,7 +10,7 @@
 //! | `decode`, `request` | decoding bytes into requests |
 //! | `reply`, `attributes`, `directory` | encoding answers into bytes |
 //! | `negotiate` | `INIT` |
-//! | `channel`, `mount`, `notify` | the kernel's side |
+//! | `channel`, `mount`, `notify`, `backing` | the kernel's side |
 //! | `pool`, `flights` | memory of requests, and the requests in flight |
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that run the loop |
@@ -36,6 +36,7 @@
 //! ```
 
 mod attributes;
+mod backing;
 mod channel;
 mod connection;
 mod crew;
@@ -58,6 +59,7 @@ mod request;
 mod tests;
 
 pub use attributes::{Attributes, Entry, StatFs, Time};
+pub use backing::BackingFiles;
 pub use channel::Channel;
 pub use connection::{Connection, FileSystem, Limits, Step, Worker};
 pub use crew::Crew;

@@ -17,6 +17,9 @@ const PAGES_WITHOUT_FEATURE: usize = 32;
 const PAGES_EVERYWHERE: usize = 256;
 /// The largest number of pages that the protocol's field can hold.
 const PAGES_MAX: usize = u16::MAX as usize;
+/// How many file systems may be stacked above each other if the kernel reads files of other file systems itself: those
+/// below must not be stacked.
+const STACK_DEPTH: u32 = 1;
 /// The file with the kernel's limit on the pages of a request.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
@@ -107,6 +110,7 @@ pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> 
         write_bytes_max: agreed.request_bytes_max,
         time_granularity_ns: wishes.time_granularity_ns.max(1),
         pages_max: pages as u16,
+        stack_depth_max: if features & features::PASSTHROUGH != 0 { STACK_DEPTH } else { 0 },
         ..InitOut::default()
     };
     Answer::Agreed(agreed, out)
@@ -141,7 +145,10 @@ mod tests {
         assert_eq!((none.features, out.flags, out.flags2, none.request_bytes_max), (0, 0, 0, 128 << 10));
         let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
         assert_eq!(all.features, features::ALWAYS | wishes.features);
-        assert_eq!((out.minor, out.flags2, out.pages_max), (MINOR, 16, 256));
+        assert_eq!((out.minor, out.flags2, out.pages_max, out.stack_depth_max), (MINOR, 16, 256, 0));
+        let passes = Wishes { features: features::PASSTHROUGH, ..wishes };
+        let depth = |offered| agreed(&init(7, 60, offered, true), passes, 1 << 20).1.stack_depth_max;
+        assert_eq!((depth(u64::MAX), depth(!features::PASSTHROUGH)), (1, 0));
         // A kernel without `INIT_EXTENDED` offers no features of the second word of flags, even if it sends this word.
         let (low, _) = agreed(&init(7, 36, !features::INIT_EXTENDED, true), wishes, 1 << 20);
         assert!(!low.has(features::DIRECT_IO_ALLOW_MMAP) && low.has(features::FLOCK));

@@ -143,12 +143,24 @@ impl Reply {
 
     /// Answers with a handle. The flags are [`open_flags`](crate::protocol::open_flags).
     pub fn opened(self, handle: u64, flags: u32) {
-        self.layout(&OpenOut { handle, flags, padding: 0 });
+        self.opened_backed(handle, flags, 0);
+    }
+
+    /// Answers with a handle, whose bytes the kernel reads and writes itself if the flags have
+    /// [`PASSTHROUGH`](crate::protocol::open_flags::PASSTHROUGH): those of the file with the number `backing`
+    /// ([`BackingFiles`](crate::BackingFiles)).
+    pub fn opened_backed(self, handle: u64, flags: u32, backing: u32) {
+        self.layout(&OpenOut { handle, flags, backing });
     }
 
     /// Answers with a new node and a handle on it.
     pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
-        let (entry, open) = (entry.out(), OpenOut { handle, flags, padding: 0 });
+        self.created_backed(entry, handle, flags, 0);
+    }
+
+    /// Answers with a new node and a handle on it, as [`opened_backed`](Self::opened_backed).
+    pub fn created_backed(self, entry: &Entry, handle: u64, flags: u32, backing: u32) {
+        let (entry, open) = (entry.out(), OpenOut { handle, flags, backing });
         self.send(0, &[IoSlice::new(entry.as_bytes()), IoSlice::new(open.as_bytes())]);
     }
 

@@ -42,6 +42,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[],
     },
     Campaign {
+        name: "cache-memory",
+        program: Program::Of { program: "research", campaign: "cache-memory" },
+        arguments: &["--sizes", "{sizes}"],
+        environment: &[],
+        extents: &[("{sizes}", "10000,100000,1000000,10000000", "10000,100000")],
+    },
+    Campaign {
         name: "curve",
         program: Program::Tests { package: "nectary-trace", module: "curve" },
         arguments: &["--show-output"],

@@ -12,7 +12,7 @@ use nectary_fuse::{Caller, Entry, FileSystem, Request};
 
 use super::access_lists;
 use super::nodes::Node;
-use super::serve::{Result, TreeFileSystem};
+use super::serve::{NewHandle, Result, TreeFileSystem};
 use super::source::OwnChange;
 use super::sys;
 
@@ -53,7 +53,7 @@ impl TreeFileSystem {
         name: Option<&CStr>,
         mode: (u32, u32),
         flags: i32,
-    ) -> Result<(Entry, u64)> {
+    ) -> Result<(Entry, NewHandle)> {
         self.changes()?;
         let parent = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
         let mode = access_lists::mode_of_new(&parent, mode) & 0o7777;

@@ -12,6 +12,7 @@
 //! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
 //! | `descriptors`, `reach` | the bounded table of open descriptors, and how closed ones are opened again |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
+//! | `passed` | small files that the kernel reads itself |
 //! | `sight` | what is known of a file: its size, and whether others have changed it |
 //! | `processes`, `names` | which process a thread belongs to, and the names of streams |
 //! | `commands` | commands of users on a mounted tree |
@@ -28,6 +29,7 @@ mod names;
 mod nodes;
 #[cfg(test)]
 mod nodes_tests;
+mod passed;
 mod processes;
 mod reach;
 mod serve;
@@ -43,7 +45,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nectary_buffer::{BufferCache, Mode, Options, Reference, Stats, StreamStats};
-use nectary_fuse::{Channel, Connection, Crew, Limits, LongCall, Mount, MountOptions, Pool, unmount};
+use nectary_fuse::{BackingFiles, Channel, Connection, Crew, Limits, LongCall, Mount, MountOptions, Pool, unmount};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
@@ -54,6 +56,7 @@ use data::Bytes;
 use descriptors::Descriptors;
 pub use names::StreamName;
 use nodes::Nodes;
+use passed::PassedFiles;
 pub(crate) use processes::Processes;
 use serve::TreeFileSystem;
 
@@ -87,6 +90,9 @@ pub struct TreeOptions {
     /// Whether files are opened again by their file handles where the source has such. Otherwise they are opened by
     /// their names.
     pub uses_handles: bool,
+    /// The kernel itself reads files of at most this size, through its page cache, if it can (Linux 6.9) and the first
+    /// open of a file is for reading only. The cache sees none of these reads; 0 for none. *Units*: bytes.
+    pub passthrough_bytes: u64,
 }
 
 /// A directory that is mounted through a cache.
@@ -119,6 +125,8 @@ pub struct TreeFigures {
     pub kept_max: usize,
     /// Whether nodes are opened again by file handles; otherwise by their names.
     pub uses_handles: bool,
+    /// The number of opens after which the kernel read the file itself.
+    pub passed_opens: u64,
     /// The cache's counters.
     pub cache: Stats,
     /// The cache's counters by stream.
@@ -178,7 +186,7 @@ impl Tree {
                 let nodes = Arc::new(nodes);
                 let memory = Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES);
                 let bytes = Arc::new(Bytes::new(nodes.clone(), memory));
-                TreeFileSystem::new(nodes, bytes, read_only, runtime)
+                TreeFileSystem::new(nodes, bytes, PassedFiles::new(options.passthrough_bytes), read_only, runtime)
             })
             .map_err(|error| {
                 Error::os("looking at the directory", std::io::Error::from_raw_os_error(error.number()))
@@ -195,6 +203,10 @@ impl Tree {
             ..MountOptions::default()
         };
         let mount = Mount::new(&channel, &mount_options)?;
+        if file_system.passed.is_wanted() {
+            let again = channel.again().map_err(|error| Error::os("opening /dev/fuse", error))?;
+            file_system.passed.connect(BackingFiles::new(again));
+        }
         let connection = Connection::new(file_system.clone(), Limits::default());
         let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))?;
@@ -231,6 +243,7 @@ impl Tree {
             kept: nodes.descriptors.kept(),
             kept_max: nodes.descriptors.kept_max(),
             uses_handles: nodes.reach.uses_handles(),
+            passed_opens: self.file_system.passed.opens(),
             cache: cache.stats(),
             streams: cache.streams(),
         }

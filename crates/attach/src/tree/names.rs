@@ -1,10 +1,12 @@
 //! The names of streams: the process, its command and the file.
 //!
-//! Owns: a bounded table of names. A name is looked up once per open file and process, not at each read.
+//! Owns: a bounded table of names. A name is looked up once per open file and process, not at each read; the command of
+//! the process that read last is looked up once a second, however many files it opens.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nectary_block::Stream;
 
@@ -12,6 +14,8 @@ use super::nodes::{Node, Nodes};
 
 /// The largest number of stored names. At this limit all are deleted; they are looked up again when files are opened.
 const NAMES_MAX: usize = 4096;
+/// How long the command of a process is believed; a process may begin another program.
+const COMMAND_VALID: Duration = Duration::from_secs(1);
 /// The longest path of a name; of a longer path only the end is stored. *Units*: bytes.
 const PATH_BYTES_MAX: usize = 256;
 
@@ -30,12 +34,14 @@ pub struct StreamName {
 #[derive(Default)]
 pub struct StreamNames {
     names: Mutex<HashMap<u32, StreamName>>,
+    /// The process whose command was looked up last, that time, and the command.
+    command: Mutex<Option<(u32, Instant, String)>>,
 }
 
 impl StreamNames {
     /// Stores the name of a stream.
     pub fn learn(&self, stream: Stream, process: u32, nodes: &Nodes, node: &Arc<Node>) {
-        let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let command = self.command(process);
         let path = nodes.path_of(node).unwrap_or_default();
         let text = path.as_os_str().as_bytes();
         let end = String::from_utf8_lossy(&text[text.len().saturating_sub(PATH_BYTES_MAX)..]);
@@ -44,7 +50,23 @@ impl StreamNames {
         if names.len() >= NAMES_MAX {
             names.clear();
         }
-        names.insert(stream.0, StreamName { process, command: command.trim_end().to_owned(), path });
+        names.insert(stream.0, StreamName { process, command, path });
+    }
+
+    /// The command name of a process; empty if `/proc` does not have the process.
+    fn command(&self, process: u32) -> String {
+        let now = Instant::now();
+        let mut known = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, since, command)) = &*known
+            && *of == process
+            && now.duration_since(*since) < COMMAND_VALID
+        {
+            return command.clone();
+        }
+        let command =
+            std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim_end().to_owned();
+        *known = Some((process, now, command.clone()));
+        command
     }
 
     /// The name of a stream.

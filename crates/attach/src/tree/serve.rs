@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::Context;
 use nectary_fuse::protocol::{decode_device, open_flags, valid};
-use nectary_fuse::{Call, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features};
+use nectary_fuse::{
+    Agreed, Call, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features,
+};
+use nectary_host::log::{self, Level};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 
@@ -19,6 +22,7 @@ use super::data::Bytes;
 use super::descriptors::Ticket;
 use super::handles::{Handle, Handles, OpenDirectory, OpenFile};
 use super::nodes::{Node, Nodes};
+use super::passed::PassedFiles;
 use super::source::{CachedFile, FileSource, OwnChange, Shared, errno};
 use super::sys::{self, SetTime};
 
@@ -30,10 +34,20 @@ const DIRECTORY_BYTES: usize = 32 << 10;
 /// The size of the fields before the name in an entry of `getdents64`: inode, offset, length, kind.
 const DIRENT_HEAD_BYTES: usize = 19;
 
+/// The flags of files whose bytes go through the cache.
+const CACHED: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH;
+/// The flags of files that the kernel reads itself.
+const PASSED: u32 = open_flags::PASSTHROUGH | open_flags::NO_FLUSH;
+
+/// A new handle: its number, and the number of the file that the kernel reads itself, or 0.
+pub(super) type NewHandle = (u64, u32);
+
 /// A source directory behind a cache, as a FUSE file system.
 pub struct TreeFileSystem {
     pub(super) nodes: Arc<Nodes>,
     handles: Handles,
+    /// The files that the kernel reads itself.
+    pub(super) passed: PassedFiles,
     pub(super) bytes: Arc<Bytes>,
     /// Whether changes are refused.
     pub(super) read_only: AtomicBool,
@@ -42,11 +56,17 @@ pub struct TreeFileSystem {
 }
 
 impl TreeFileSystem {
-    /// Makes the file system of the source of `nodes`. File contents go through `bytes`; requests that wait run in
-    /// `runtime`.
-    pub fn new(nodes: Arc<Nodes>, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
+    /// Makes the file system of the source of `nodes`. File contents go through `bytes`, unless they are `passed`;
+    /// requests that wait run in `runtime`.
+    pub fn new(
+        nodes: Arc<Nodes>,
+        bytes: Arc<Bytes>,
+        passed: PassedFiles,
+        read_only: bool,
+        runtime: Runtime,
+    ) -> Result<TreeFileSystem> {
         let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
-        Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
+        Ok(TreeFileSystem { nodes, handles, passed, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -84,12 +104,14 @@ impl TreeFileSystem {
     }
 
     /// Adds an open file.
-    pub(super) fn add_file(&self, node: &Arc<Node>, file: Arc<CachedFile>, flags: i32) -> Result<u64> {
+    pub(super) fn add_file(&self, node: &Arc<Node>, file: Arc<CachedFile>, flags: i32) -> Result<NewHandle> {
         self.nodes.add_open(node)?;
-        Ok(self.handles.add_file(node.clone(), file, flags))
+        let size = file.source.sight.size();
+        let backing = self.passed.begin(node.number, size, flags, || self.nodes.descriptor(node));
+        Ok((self.handles.add_file(node.clone(), file, flags), backing))
     }
 
-    fn open_handle(&self, node: u64, flags: i32) -> Result<u64> {
+    fn open_handle(&self, node: u64, flags: i32) -> Result<NewHandle> {
         let node = self.nodes.get(node)?;
         let file = self.open(&node)?;
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
@@ -121,7 +143,14 @@ impl TreeFileSystem {
 
     fn release(&self, handle: u64) {
         match self.handles.remove(handle) {
-            Some(Handle::File(file)) => self.nodes.remove_open(&file.node),
+            Some(Handle::File(file)) => {
+                if self.passed.end(file.node.number)
+                    && let Some(mut change) = OwnChange::of(&file.node)
+                {
+                    change.bytes(0, u64::MAX);
+                }
+                self.nodes.remove_open(&file.node);
+            }
             Some(Handle::Directory(directory)) => {
                 self.nodes.descriptors.close(&directory.ticket);
                 self.nodes.remove_open(&directory.node);
@@ -250,6 +279,10 @@ impl TreeFileSystem {
     }
 }
 
+fn flags_of(backing: u32) -> u32 {
+    if backing == 0 { CACHED } else { PASSED }
+}
+
 fn entry(reply: Reply, result: Result<Entry>) {
     match result {
         Ok(entry) => reply.entry(&entry),
@@ -267,7 +300,16 @@ impl FileSystem for TreeFileSystem {
             | features::READ_DIRECTORY_PLUS_AUTO
             | features::POSIX_ACL
             | features::DO_NOT_MASK;
-        Wishes { features, ..Wishes::default() }
+        let passthrough = if self.passed.is_wanted() { features::PASSTHROUGH } else { 0 };
+        Wishes { features: features | passthrough, ..Wishes::default() }
+    }
+
+    fn started(&self, agreed: &Agreed) {
+        self.passed.agree(agreed.has(features::PASSTHROUGH));
+        if self.passed.is_wanted() && !agreed.has(features::PASSTHROUGH) {
+            let what = "this kernel cannot read small files itself (it takes Linux 6.9)";
+            log::write(Level::Warning, "cache", format_args!("{what}; they go through the cache"));
+        }
     }
 
     fn serve(&self, mut request: Request<'_>, reply: Reply) {
@@ -318,7 +360,7 @@ impl FileSystem for TreeFileSystem {
             }
             Call::Link { node, new_name } => entry(reply, self.link(&request, node, new_name)),
             Call::Open { flags, .. } => match self.open_handle(number, flags) {
-                Ok(handle) => reply.opened(handle, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
+                Ok((handle, backing)) => reply.opened_backed(handle, flags_of(backing), backing),
                 Err(error) => reply.error(error),
             },
             Call::Create { name, mode, umask, flags, .. } => {
@@ -433,8 +475,6 @@ impl FileSystem for TreeFileSystem {
 }
 
 impl TreeFileSystem {
-    /// Answers a call that changed a file through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, the
-    /// change is made durable first.
     /// Returns the file that a program is about to write to.
     fn written_to(&self, write: Write, node: impl FnOnce() -> Result<Arc<Node>>) -> Result<Arc<OpenFile>> {
         self.changes()?;
@@ -448,6 +488,8 @@ impl TreeFileSystem {
         Ok(file)
     }
 
+    /// Answers a call that changed a file through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, the
+    /// change is made durable first.
     fn changed_by<T: Send + 'static>(
         &self,
         handle: Option<u64>,
@@ -470,11 +512,9 @@ impl TreeFileSystem {
         });
     }
 
-    fn created(&self, result: Result<(Entry, u64)>, reply: Reply) {
+    fn created(&self, result: Result<(Entry, NewHandle)>, reply: Reply) {
         match result {
-            Ok((entry, handle)) => {
-                reply.created(&entry, handle, open_flags::DIRECT_IO | open_flags::NO_FLUSH);
-            }
+            Ok((entry, (handle, backing))) => reply.created_backed(&entry, handle, flags_of(backing), backing),
             Err(error) => reply.error(error),
         }
     }

@@ -118,8 +118,15 @@ impl Shown {
         let mut shown = Shown { slow, tree: None, crew: Some(crew), scratch };
         let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), ..Options::default() };
         shown.tree = Some(
-            Tree::start(TreeOptions { source, directory, cache, is_exclusive: false, uses_handles: true })
-                .expect("it is shown"),
+            Tree::start(TreeOptions {
+                source,
+                directory,
+                cache,
+                is_exclusive: false,
+                uses_handles: true,
+                passthrough_bytes: 0,
+            })
+            .expect("it is shown"),
         );
         shown
     }

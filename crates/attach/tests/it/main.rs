@@ -3,5 +3,6 @@
 mod attached;
 mod conformance;
 mod interrupted;
+mod passthrough;
 mod support;
 mod tree;

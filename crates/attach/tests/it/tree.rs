@@ -17,8 +17,8 @@ use nectary_buffer::{Mode, Options};
 use crate::support::is_missing;
 
 /// A mounted directory, which is unmounted whether the test passes or fails.
-struct Shown {
-    tree: Tree,
+pub struct Shown {
+    pub tree: Tree,
     scratch: PathBuf,
 }
 
@@ -28,6 +28,11 @@ impl Shown {
     }
 
     fn with(test: &str, mode: Mode, is_exclusive: bool) -> Option<Shown> {
+        Shown::passing(test, mode, is_exclusive, 0)
+    }
+
+    /// Shows a directory; the kernel itself reads files of at most `passthrough_bytes`.
+    pub fn passing(test: &str, mode: Mode, is_exclusive: bool, passthrough_bytes: u64) -> Option<Shown> {
         if is_missing(test) {
             return None;
         }
@@ -40,16 +45,16 @@ impl Shown {
         fs::create_dir_all(&source).unwrap();
         fs::create_dir_all(&directory).unwrap();
         let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
-        let tree = Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles: true })
-            .expect("it is shown");
+        let options = TreeOptions { source, directory, cache, is_exclusive, uses_handles: true, passthrough_bytes };
+        let tree = Tree::start(options).expect("it is shown");
         Some(Shown { tree, scratch })
     }
 
-    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.scratch.join("shown").join(name)
     }
 
-    fn below(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub fn below(&self, name: impl AsRef<Path>) -> PathBuf {
         self.scratch.join("source").join(name)
     }
 }
@@ -79,7 +84,7 @@ fn run(command: &mut Command) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
-fn bytes(length: usize, seed: u32) -> Vec<u8> {
+pub fn bytes(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|byte| (byte.wrapping_mul(31).wrapping_add(seed) % 253) as u8).collect()
 }
 
@@ -418,7 +423,7 @@ fn list(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
 }
 
 /// Runs `work` as an unprivileged user, in a new thread; other threads keep their user.
-fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+pub fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // SAFETY: the calls take numbers, and an empty list without a pointer; they change only this thread.

@@ -181,6 +181,7 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         cache,
         is_exclusive: false,
         uses_handles: true,
+        passthrough_bytes: 0,
     })?;
     tree.set_streams_by_session(setup.by_session);
     let record = Recorded::default();

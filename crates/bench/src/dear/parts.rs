@@ -42,9 +42,10 @@ fn processor_s(one: &Execution) -> f64 {
     one.response_s() - one.stall_s
 }
 
-/// Writes the parts of the response time, which figure 8 of the paper shows.
-pub(super) fn decomposition(text: &mut String, workloads: &[&Workload]) {
-    let _ = writeln!(text, "\nResponse time in its parts, in s (figure 8)");
+/// Writes the parts of the response time, which figure 8 of the paper shows for the paper's size.
+pub(super) fn decomposition(text: &mut String, is_at_paper: bool, workloads: &[&Workload]) {
+    let of_paper = if is_at_paper { " (figure 8)" } else { "" };
+    let _ = writeln!(text, "\nResponse time in its parts, in s{of_paper}");
     let _ = writeln!(
         text,
         "  {:10} {:10} {:>9} {:>9} {:>8} {:>8} {:>13} {:>11} {:>8} {:>8}",

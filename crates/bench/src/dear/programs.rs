@@ -37,17 +37,35 @@ pub struct Program {
 /// The directories in which executables are searched.
 const PATHS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/postgresql/15/bin"];
 
-const POSTGRES: &str = "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
-                        -c max_parallel_workers_per_gather=0 postgres";
+/// The command of the database, which reads statements from its standard input.
+macro_rules! postgres {
+    () => {
+        "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
+         -c max_parallel_workers_per_gather=0 postgres"
+    };
+}
+
+/// What most programs of the paper have in common.
+const PAPER: Program = Program {
+    name: "",
+    package: "",
+    blocks: BLOCKS,
+    needs: &[],
+    is_nobody: false,
+    make: |_| Ok(()),
+    script: "",
+    leaves: &[],
+    seed_s: None,
+};
+/// What programs for a large cache have in common.
+const LARGE: Program = Program { blocks: LARGE_BLOCKS, ..PAPER };
 
 /// All programs, in the order of the paper.
 pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "cscope",
         package: "cscope",
-        blocks: BLOCKS,
         needs: &["cscope"],
-        is_nobody: false,
         make: |maker| {
             maker.c_sources(&mut Random::new(11), 1280, 24, 120, 0)?;
             let files: String = (0..1280).map(|file| format!("source/s{file}.c\n")).collect();
@@ -58,65 +76,56 @@ pub const PROGRAMS: [Program; 7] = [
             maker.run("cscope -b -c")
         },
         script: "cscope -d -c -l < queries",
-        leaves: &[],
         seed_s: Some((12.87, 19.77)),
+        ..PAPER
     },
     Program {
         name: "glimpse",
         package: "glimpse",
-        blocks: BLOCKS,
         needs: &["glimpse", "glimpseindex"],
-        is_nobody: false,
         make: |maker| {
             maker.text_files(&mut Random::new(12), 400, 4900, 6)?;
             maker.run("glimpseindex -o -H . text")
         },
         script: "for letter in a b c d e f; do glimpse -y -H . topic${letter}aaaa; done",
-        leaves: &[],
         seed_s: Some((33.73, 39.55)),
+        ..PAPER
     },
     Program {
         name: "sort",
         package: "coreutils",
-        blocks: BLOCKS,
         needs: &["sort"],
-        is_nobody: false,
         make: |maker| maker.numbered_lines(&mut Random::new(13), "in", 4_500_000),
         script: "sort -n -S 1M --parallel=1 --batch-size=8 -T . -o out in",
         leaves: &["out"],
         seed_s: Some((13.60, 16.59)),
+        ..PAPER
     },
     Program {
         name: "ld",
         package: "binutils",
-        blocks: BLOCKS,
         needs: &["ld", "as"],
-        is_nobody: false,
         make: |maker| {
             maker.assembly(&mut Random::new(14), 120, 40, 72_000)?;
             maker.run("for file in s*.s; do as -o ${file%.s}.o $file; rm $file; done")
         },
         script: "ld -r -o all s*.o",
         leaves: &["all"],
-        seed_s: None,
+        ..PAPER
     },
     Program {
         name: "cpp",
         package: "cpp",
-        blocks: BLOCKS,
         needs: &["cpp"],
-        is_nobody: false,
         make: |maker| maker.c_sources(&mut Random::new(15), 90, 20, 130, 1100),
         script: "for file in source/s*.c; do cpp -Iinclude $file; done",
-        leaves: &[],
         seed_s: Some((91.61, 93.39)),
+        ..PAPER
     },
     Program {
         name: "gnuplot",
         package: "gnuplot-nox",
-        blocks: BLOCKS,
         needs: &["gnuplot"],
-        is_nobody: false,
         make: |maker| {
             maker.numbers(&mut Random::new(16), "data", 8_000_000)?;
             let plots: String = ["1:2", "1:3", "1:4", "1:5", "2:3"]
@@ -126,13 +135,11 @@ pub const PROGRAMS: [Program; 7] = [
             maker.write("plots", &format!("set terminal dumb\n{plots}"))
         },
         script: "gnuplot plots",
-        leaves: &[],
-        seed_s: None,
+        ..PAPER
     },
     Program {
         name: "postgres",
         package: "postgresql-15",
-        blocks: BLOCKS,
         needs: &["postgres", "initdb"],
         is_nobody: true,
         make: |maker| {
@@ -146,14 +153,13 @@ pub const PROGRAMS: [Program; 7] = [
             )?;
             let fill = format!(
                 "initdb -D data -U owner --locale=C -E SQL_ASCII -A trust --no-sync --wal-segsize=1 >/dev/null; \
-                 {POSTGRES} < fill.sql >/dev/null"
+                 {} < fill.sql >/dev/null",
+                postgres!()
             );
             maker.run(&fill)
         },
-        script: "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
-                 -c max_parallel_workers_per_gather=0 postgres < joins.sql",
-        leaves: &[],
-        seed_s: None,
+        script: concat!(postgres!(), " < joins.sql"),
+        ..PAPER
     },
 ];
 
@@ -162,24 +168,19 @@ pub const LARGE_PROGRAMS: [Program; 2] = [
     Program {
         name: "scan",
         package: "grep",
-        blocks: LARGE_BLOCKS,
         needs: &["grep", "xargs"],
-        is_nobody: false,
         make: |maker| {
             maker.text_files(&mut Random::new(18), 400, 475_000, 6)?;
             maker.run("for letter in a b c d e f; do grep -l -F topic${letter}aaaa text/* | sort > list-$letter; done")
         },
         // Like glimpse: each search reads the files that an index names, about half of all.
         script: "for letter in a b c d e f; do xargs grep -c -F topic${letter}aaaa < list-$letter; done",
-        leaves: &[],
-        seed_s: None,
+        ..LARGE
     },
     Program {
         name: "lookups",
         package: "sqlite3",
-        blocks: LARGE_BLOCKS,
         needs: &["sqlite3"],
-        is_nobody: false,
         make: |maker| {
             maker.write(
                 "fill.sql",
@@ -200,8 +201,7 @@ pub const LARGE_PROGRAMS: [Program; 2] = [
             maker.run("sqlite3 data.db < fill.sql >/dev/null")
         },
         script: "sqlite3 -readonly data.db < look.sql",
-        leaves: &[],
-        seed_s: None,
+        ..LARGE
     },
 ];
 
@@ -240,7 +240,10 @@ mod tests {
     fn every_program_of_the_paper_is_in_a_mix_and_names_its_package() {
         for program in &PROGRAMS {
             assert!(MIXES.iter().any(|mix| mix.contains(&program.name)), "{}", program.name);
-            assert!(!program.package.is_empty() && !program.needs.is_empty());
+        }
+        for program in Program::all() {
+            assert!(!program.name.is_empty() && !program.package.is_empty() && !program.needs.is_empty());
+            assert!(!program.script.is_empty(), "{}", program.name);
         }
         assert!(LARGE_PROGRAMS.iter().all(|program| program.blocks == LARGE_BLOCKS && program.seed_s.is_none()));
         assert!(MIXES.iter().flat_map(|mix| mix.iter()).all(|name| Program::named(name).is_some()));

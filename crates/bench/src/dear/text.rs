@@ -4,18 +4,23 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use nectary_cache::table_bytes;
+
 use super::cost::Cost;
 use super::execute::{Execution, MODEL};
 use super::replay::{ReplayAgreement, Varied};
 use super::results::{RunResults, Workload, saved};
-use super::{BASE, BLOCK_BYTES, BLOCKS, PAGES, PAGES_AHEAD, Plan, parts};
+use super::{AGAIN, BASE, BLOCK_BYTES, BLOCKS, PAGES, PAGES_AHEAD, Plan, parts};
 use crate::{Figure, machine};
 
 /// The paper's averages for 6 MB: for single programs, and for several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
                     together 12 % (20 %) and 8 % (18 %)";
 
-const LEGEND: [(&str, &str); 8] = [
+const LEGEND: [(&str, &str); 11] = [
+    (AGAIN, "LRU, run a second time: smaller differences than between these two are noise"),
+    ("dear", "each program with its processes is one stream, as in the paper"),
+    ("dear-files", "each pair of a process and a file is a stream, as under a mount; so is it for adaptive"),
     ("block reads", "blocks of 8 KiB that the cache read; of the page cache: bytes read by 8 KiB"),
     ("requests", "requests to the block device by the kernel's count, reads and writes"),
     ("stall", "the time that the modelled disk was busy until the last program ended"),
@@ -80,6 +85,9 @@ fn conditions(text: &mut String, plan: &Plan, took: Duration) {
         plan.executions,
         took.as_secs_f64()
     );
+    for blocks in &plan.sizes {
+        let _ = writeln!(text, "beside {blocks} blocks, tables of the policies in KiB: {}", tables(plan, *blocks));
+    }
     let _ = writeln!(
         text,
         "{PAGES}: the kernel's page cache with as many bytes as these blocks, without readahead (it reads pages of 4 KiB);\n\
@@ -93,25 +101,36 @@ fn conditions(text: &mut String, plan: &Plan, took: Duration) {
     );
 }
 
+/// The memory that each policy needs beside its blocks, which no lane is charged for: all have the same number of
+/// blocks, as in the paper.
+fn tables(plan: &Plan, blocks: u64) -> String {
+    let mut policies: Vec<&str> = plan.lanes_at(blocks).iter().filter_map(|lane| lane.policy).collect();
+    let mut seen = std::collections::HashSet::new();
+    policies.retain(|policy| seen.insert(*policy));
+    let each = policies.iter().map(|policy| format!("{policy} {}", table_bytes(policy, blocks).div_ceil(1024)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// Writes the tables of one size of the cache.
 fn size(text: &mut String, plan: &Plan, blocks: u64, workloads: &[&Workload]) {
     let at = if plan.sizes.len() > 1 { format!(", {blocks} blocks") } else { String::new() };
+    let of_paper = if blocks == BLOCKS { " (figure 7)" } else { "" };
     for (is_alone, when) in [(true, "alone, virtual clock"), (false, "together, real time")] {
         let some: Vec<&Workload> =
             workloads.iter().copied().filter(|workload| workload.is_alone() == is_alone).collect();
         if some.is_empty() {
             continue;
         }
-        table(text, &some, &format!("Block reads, {when}{at} (figure 7)"), 0, &|one| one.block_reads as f64);
+        table(text, &some, &format!("Block reads, {when}{at}{of_paper}"), 0, &|one| one.block_reads as f64);
         table(text, &some, &format!("Device requests, {when}{at}"), 0, &|one| one.device_requests as f64);
-        table(text, &some, &format!("Response time in s, {when}{at} (figure 7)"), 2, &Execution::response_s);
+        table(text, &some, &format!("Response time in s, {when}{at}{of_paper}"), 2, &Execution::response_s);
     }
     let alone: Vec<&Workload> = workloads.iter().copied().filter(|workload| workload.is_alone()).collect();
     if blocks == BLOCKS && !alone.is_empty() {
         beside_the_seed(text, &alone);
     }
     if !alone.is_empty() {
-        parts::decomposition(text, &alone);
+        parts::decomposition(text, blocks == BLOCKS, &alone);
     }
     parts::disk_work(text, workloads);
     if !alone.is_empty() {
@@ -292,6 +311,11 @@ mod tests {
         assert!(said.contains("RUN ANYWAY (--anyway): the load is 3.12\n"), "{said}");
         assert!(said.contains("  ld               2463 blocks of 65536\n"), "{said}");
         assert!(said.contains("768 (6 MiB) and 65536 (512 MiB) blocks"), "{said}");
+        let tables = said.lines().find(|line| line.starts_with("beside 768 blocks")).expect("a line");
+        assert!(
+            tables.matches("lru ").count() == 1 && tables.contains("adaptive ") && !tables.contains(" 0"),
+            "{tables}"
+        );
     }
 
     #[test]

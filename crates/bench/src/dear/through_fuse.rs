@@ -85,6 +85,7 @@ pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, 
             cache,
             is_exclusive: false,
             uses_handles: true,
+            passthrough_bytes: 0,
         })?);
     }
     let times = measure(&fixed, &trees, extent);

@@ -20,6 +20,8 @@ const POLICIES: [&str; 5] = ["lru", "lirs", "s3fifo", "wtinylfu", "adaptive"];
 const REFERENCES_MIN: u64 = 1000;
 /// The smallest change of the misses that counts as a change. *Units*: percent.
 const PERCENT_MIN: f64 = 2.0;
+/// The share of hits from which the data are said to fit: the kernel's page cache is faster then.
+const FITTING_HIT_RATE: f64 = 0.99;
 
 /// A number of references, and the number of misses among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -218,6 +220,11 @@ impl Window {
         let best = policies.filter_map(|row| Some((row, change(row.counted?)))).min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((row, change)) = best.filter(|(_, change)| *change <= -PERCENT_MIN) {
             says.push(format!("the policy {} would save {:.0} % of the misses at this size", row.policy, -change));
+        }
+        if now.hit_rate() >= FITTING_HIT_RATE {
+            let what = "nearly all references hit: where the machine's memory holds all data, programs are faster on what is \
+                        below, or with `nectary cache mount --passthrough`";
+            says.push(what.to_owned());
         }
         says
     }

@@ -271,6 +271,19 @@ async fn window_of_all_references_gives_the_misses_of_the_cache_itself_and_of_ot
 }
 
 #[tokio::test]
+async fn advice_says_when_all_fits() {
+    for (blocks, fits) in [(25, true), (200, false)] {
+        let (cache, file) = cache(Mode::WriteThrough, "lru");
+        // The misses are those of the first round: 0.5 % of all references, or 4 %.
+        for _ in 0..5000 / blocks {
+            read(&cache, file, 0..blocks).await;
+        }
+        let says = cache.window().advise().says;
+        assert_eq!(says.iter().any(|line| line.contains("nearly all references hit")), fits, "{says:?}");
+    }
+}
+
+#[tokio::test]
 async fn list_of_caches_has_those_that_are_open_the_outer_ones_first() {
     let caches = Caches::default();
     let mut registry = nectary_block::Registry::with_builtins();

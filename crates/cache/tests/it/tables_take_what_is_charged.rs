@@ -1,5 +1,5 @@
-//! The memory of each policy's tables is what [`table_bytes`] says. All sizes and resident memory are compared by the
-//! example `cache-memory` of `nectary-bench`.
+//! The memory of each policy's tables is what [`table_bytes`] says. All sizes and resident memory are compared by
+//! `research cache-memory` of `nectary-bench`.
 
 use nectary_cache::{NAMES, Policy, Stream, explaining, table_bytes};
 

@@ -29,6 +29,9 @@ pub struct CacheMountArguments {
     /// Nobody else changes SOURCE: names and attributes are believed for an hour, not for a second
     #[arg(long)]
     pub exclusive: bool,
+    /// The kernel itself reads files of at most this size, through its page cache; 0: none, all go through the cache
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    pub passthrough: u64,
     /// Open files again by their names, as where SOURCE has no file handles; for tests
     #[arg(long, hide = true)]
     pub by_names: bool,

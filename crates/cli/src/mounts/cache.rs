@@ -61,7 +61,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     check_options(&cache)?;
     let (is_exclusive, uses_handles) = (arguments.exclusive, !arguments.by_names);
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
-    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles })?);
+    let passthrough_bytes = arguments.passthrough;
+    let options = TreeOptions { source, directory, cache, is_exclusive, uses_handles, passthrough_bytes };
+    let tree = Arc::new(Tree::start(options)?);
     let requests = serve_control(&control, &tree);
     if let Err(failure) = announce(arguments, &tree) {
         tree.unmount(true)?;
@@ -162,6 +164,8 @@ fn status(tree: &Tree) -> Status {
         "descriptors_kept": figures.kept,
         "descriptors_kept_max": figures.kept_max,
         "reopens_by": if figures.uses_handles { "handles" } else { "names" },
+        "passthrough_bytes": options.passthrough_bytes,
+        "passed_opens": figures.passed_opens,
         "waits": figures_of_waits(&waits, &[]),
         "cache": cache,
         "streams": streams,
@@ -255,8 +259,13 @@ pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
         let _ = writeln!(text, "  references  {references}, {rate:.1} % hits");
         let _ = writeln!(text, "  against LRU {} reads saved, {} lost", number("reads_saved"), number("reads_lost"));
         let _ = writeln!(text, "  reads below {}", number("source_reads"));
+        let detailed = |name: &str| detail[name].as_u64().unwrap_or(0);
+        if detailed("passthrough_bytes") > 0 {
+            let (opens, limit) = (detailed("passed_opens"), format_size(detailed("passthrough_bytes")));
+            let _ = writeln!(text, "  passed      {opens} opens of files up to {limit}, which the kernel reads itself");
+        }
         let used = format_size(number("used_bytes"));
-        let size = |name: &str| format_size(detail[name].as_u64().unwrap_or(0));
+        let size = |name: &str| format_size(detailed(name));
         let (memory, resident) = (size("memory_bytes"), size("resident_bytes"));
         let _ = writeln!(text, "  memory      {used} of {memory}, {resident} resident in the whole process");
     }

@@ -106,7 +106,8 @@ fn is_healthy(live: &Live) -> Result<()> {
     ensure!(open + FREE_MIN <= DESCRIPTORS as usize, "{open} descriptors are open: {detail}");
     ensure!(number("descriptors")? <= number("descriptors_max")?, "{detail}");
     let (nodes, bytes) = (number("nodes")?, number("node_bytes")?);
-    println!("  {nodes} nodes, {} bytes each; {open} descriptors", bytes / nodes.max(1));
+    let passed = number("passed_opens")?;
+    println!("  {nodes} nodes, {} bytes each; {open} descriptors; {passed} opens passed through", bytes / nodes.max(1));
     // The tables of few nodes have room for more, because more were known before.
     ensure!(nodes < 10_000 || bytes <= nodes * NODE_BYTES_MAX, "{nodes} nodes use {bytes} bytes");
     Ok(())

@@ -30,7 +30,7 @@ layouts! {
         node: u64, generation: u64, entry_valid_seconds: u64, attributes_valid_seconds: u64, entry_valid_ns: u32,
         attributes_valid_ns: u32, attributes: AttributesLayout,
     }
-    OpenOut { handle: u64, flags: u32, padding: u32 }
+    OpenOut { handle: u64, flags: u32, backing: u32 }
     WriteOut { size: u32, padding: u32 }
     CopyOut { size: u64 }
     XattrOut { size: u32, padding: u32 }

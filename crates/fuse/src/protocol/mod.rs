@@ -172,6 +172,8 @@ pub mod features {
     pub const EXPIRE_ONLY: u64 = 1 << 35;
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// The kernel can read and write files of other file systems itself ([`BackingFiles`](crate::BackingFiles)).
+    pub const PASSTHROUGH: u64 = 1 << 37;
 
     /// The features that the request loop itself uses whenever the kernel offers them.
     pub const ALWAYS: u64 =
@@ -192,6 +194,8 @@ pub mod open_flags {
     pub const NO_FLUSH: u32 = 1 << 5;
     /// The kernel may send several direct writes to one file at a time.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    /// The kernel reads and writes the backing file of the answer.
+    pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
 /// The bits that say which fields of a [`SetAttributes`](crate::SetAttributes) have a value.

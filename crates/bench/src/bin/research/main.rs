@@ -3,7 +3,10 @@
 //! Owns: the list of subcommands. Leaves to others: their options, output and exit codes, one folder each.
 
 mod cache_figures;
+mod cache_memory;
 mod memory_tier;
+mod mounted_files;
+mod page;
 mod policies_outside;
 
 use std::process::ExitCode;
@@ -11,9 +14,11 @@ use std::process::ExitCode;
 /// A subcommand: its name, its description, and the function that runs it with the arguments after its name.
 type Subcommand = (&'static str, &'static str, fn(&[String]) -> ExitCode);
 
-const SUBCOMMANDS: [Subcommand; 3] = [
+const SUBCOMMANDS: [Subcommand; 5] = [
     ("cache-figures", "the figures that `dear` and `adaptive` have to reach", cache_figures::main),
+    ("cache-memory", "the memory that policies and caches are charged with, and that they use", cache_memory::main),
     ("memory-tier", "the hit rates of a web cache's memory tier under each policy", memory_tier::main),
+    ("mounted-files", "what a directory costs and saves that is mounted through the cache", mounted_files::main),
     ("policies-outside", "the policies' misses against those of libcachesim", policies_outside::main),
 ];
 

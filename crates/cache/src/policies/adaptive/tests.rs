@@ -172,6 +172,27 @@ fn skewed_accesses_stay_with_the_start() {
     }
 }
 
+#[test]
+fn leaders_stay_while_the_pattern_does() {
+    // One change is allowed in as many accesses as 20 capacities.
+    const CAPACITIES: u64 = 60;
+    for capacity in [1000, 4096, 4097] {
+        let mut random = Random(13);
+        let kinds: [(&str, &mut dyn FnMut(u64) -> u64); 3] = [
+            ("skewed", &mut |_| random.zipf(5 * capacity)),
+            ("loop", &mut |step| step % (capacity * 3 / 2)),
+            ("nested loops", &mut |step| match step % capacity < capacity / 2 {
+                true => step % (capacity / 16),
+                false => 1_000_000 + step / 2 % (2 * capacity),
+            }),
+        ];
+        for (name, next) in kinds {
+            let (_, changes) = large(capacity, (0..CAPACITIES * capacity).map(next));
+            assert!(changes.len() as u64 <= CAPACITIES / 20, "{name} at {capacity}: {changes:?}");
+        }
+    }
+}
+
 /// Accesses an id, and asserts that the answer agrees with the resident ids.
 fn check(adaptive: &mut Adaptive, resident: &mut std::collections::HashSet<u64>, id: u64, stream: u32) {
     let access = adaptive.reference(id, 1, Stream(stream), &mut |victim| resident.remove(&victim));

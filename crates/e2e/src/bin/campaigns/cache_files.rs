@@ -1,7 +1,8 @@
 //! Visits very many files in a cached directory whose process may open few: `e2e-campaigns cache-files --files 1000000`.
 //!
 //! Runs `ls`, `grep`, `find`, `mv` and `rm` over all files, under a hard limit of 1,024 descriptors: with file handles,
-//! and with names only. Each program must find exactly what there is. The exit code is 0 only if everything passed.
+//! with names only, and with files that the kernel reads itself. Each program must find exactly what there is. The exit
+//! code is 0 only if everything passed.
 
 use std::process::ExitCode;
 
@@ -23,7 +24,8 @@ pub struct Arguments {
 }
 
 /// The options of the mounts.
-const MOUNTS: [&[&str]; 2] = [&["--memory", "64M"], &["--memory", "64M", "--by-names"]];
+const MOUNTS: [&[&str]; 3] =
+    [&["--memory", "64M"], &["--memory", "64M", "--by-names"], &["--memory", "64M", "--passthrough", "64K"]];
 
 /// Runs the campaign.
 pub fn campaign(arguments: &Arguments) -> ExitCode {

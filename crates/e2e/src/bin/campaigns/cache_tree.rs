@@ -26,7 +26,7 @@ pub struct Arguments {
 }
 
 /// The options of the mounts.
-const MOUNTS: [&[&str]; 2] = [&[], &["--policy", "dear"]];
+const MOUNTS: [&[&str]; 3] = [&[], &["--policy", "dear"], &["--passthrough", "1G"]];
 
 /// Runs the campaign.
 pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {

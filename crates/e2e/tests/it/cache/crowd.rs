@@ -32,6 +32,16 @@ fn few_descriptors_serve_many_files_by_names() {
 }
 
 #[test]
+fn few_descriptors_serve_many_passed_files() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("cache mount: {reason}"));
+    }
+    // A file system that the kernel cannot pass through goes through the cache.
+    visit(FILES / 4, MANY, true, &["--memory", "16M", "--passthrough", "64K"])
+        .unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
 fn umount_without_answer_says_so() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache mount: {reason}"));

@@ -5,7 +5,6 @@
 //! these points.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -14,6 +13,7 @@ use nectary_trace::simulate::misses;
 
 use super::misses::{POINT_PERCENT_MAX, Point};
 use super::{Judged, Options};
+use crate::page;
 
 type Variant = (&'static str, fn(&mut Tuning));
 
@@ -43,9 +43,6 @@ const VARIANTS: [Variant; 24] = [
     ("`curve_max` half", |tuning| tuning.curve_max /= 2),
     ("`curve_max` twice", |tuning| tuning.curve_max *= 2),
 ];
-
-const BEGIN: &str = "<!-- written by research cache-figures -->";
-const END: &str = "<!-- end -->";
 
 /// Prints the table, and writes it into a page if the options name one.
 pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<String> {
@@ -80,7 +77,7 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
     let table = table(points, &missed);
     println!("{table}");
     match &options.write {
-        Some(page) => write(page, &table).err().into_iter().collect(),
+        Some(page) => page::write(page, "cache-figures", &table).err().into_iter().collect(),
         None => Vec::new(),
     }
 }
@@ -107,21 +104,4 @@ fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
         }
     }
     text
-}
-
-/// Writes the table between the marks of a page, with the command, commit and machine that made it.
-fn write(page: &Path, table: &str) -> Result<(), String> {
-    let at = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
-    let text = std::fs::read_to_string(page).map_err(|error| at(&error))?;
-    let (before, rest) = text.split_once(BEGIN).ok_or_else(|| at(&format!("has no line {BEGIN}")))?;
-    let (_, after) = rest.split_once(END).ok_or_else(|| at(&format!("has no line {END}")))?;
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
-    let commit = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |name| name.1);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let from = format!("`research {}`,\nafter commit {commit}, {model}, {cores} cores.", words.join(" "));
-    std::fs::write(page, format!("{before}{BEGIN}\n{from}\n\n{table}\n{END}{after}")).map_err(|error| at(&error))
 }

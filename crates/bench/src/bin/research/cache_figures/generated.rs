@@ -43,6 +43,8 @@ impl Random {
 type Kind = (&'static str, fn(u64, u64, &mut Random) -> (u64, u32));
 
 const FAR: u64 = 1 << 32;
+/// The number of kinds whose pattern stays the same; they are the first ones.
+const STATIONARY: usize = 7;
 
 const KINDS: [Kind; 15] = [
     ("zipf-0.7", |_, size, random| (random.zipf(5 * size, 0.7), 0)),
@@ -91,9 +93,16 @@ const KINDS: [Kind; 15] = [
 
 /// All generated workloads for a cache of `size`.
 pub fn generated(size: u64) -> impl Iterator<Item = Workload> {
-    KINDS.iter().zip(1..).map(move |((name, access), seed)| {
-        let mut random = Random(seed);
-        let accesses = (0..ACCESSES * size).map(|step| access(step, size, &mut random));
-        Workload::new(*name, accesses.map(|(block, stream)| (block, Stream(stream))))
-    })
+    KINDS.iter().zip(1..).map(move |(kind, seed)| workload(kind, seed, size, ACCESSES * size))
+}
+
+/// The workloads whose pattern stays the same, with `accesses` for each block of a cache of `size`.
+pub fn stationary(size: u64, accesses: u64) -> impl Iterator<Item = Workload> {
+    KINDS.iter().take(STATIONARY).zip(1..).map(move |(kind, seed)| workload(kind, seed, size, accesses * size))
+}
+
+fn workload((name, access): &Kind, seed: u64, size: u64, accesses: u64) -> Workload {
+    let mut random = Random(seed);
+    let accesses = (0..accesses).map(|step| access(step, size, &mut random));
+    Workload::new(*name, accesses.map(|(block, stream)| (block, Stream(stream))))
 }

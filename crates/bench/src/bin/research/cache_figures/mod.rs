@@ -7,6 +7,7 @@
 
 mod ablation;
 mod books;
+mod changes;
 mod cost;
 mod dear;
 mod fork;
@@ -49,6 +50,7 @@ Usage: research cache-figures [--traces DIR] [OPTIONS]
                      generated: misses on generated accesses at 20,000 to 200,000 blocks
                      forks: how near any policy can be for certain at the points of the first five
                      ablation: all points again without each part, and with other constants
+                     changes: how often the leader changes while the pattern of accesses stays the same
                      size: the lines and the constants of adaptive
                      books: ledgers and windows against simulations of their own
                      verdicts: on uniform random references
@@ -59,7 +61,7 @@ Usage: research cache-figures [--traces DIR] [OPTIONS]
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 15] = [
     "dear",
     "single",
     "pairs",
@@ -70,6 +72,7 @@ const PARTS: [&str; 14] = [
     "generated",
     "forks",
     "ablation",
+    "changes",
     "size",
     "books",
     "verdicts",
@@ -264,6 +267,9 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     }
     if wants("ablation") {
         short.extend(ablation::ablation(&judged, &points, options));
+    }
+    if wants("changes") {
+        short.extend(changes::changes());
     }
     if wants("size") {
         short.extend(size::size());

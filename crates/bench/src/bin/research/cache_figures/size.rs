@@ -1,14 +1,14 @@
 //! Counts the lines and the constants of `adaptive` in its source.
 //!
 //! Owns: the rules of counting, and the limits. All of `adaptive` is in one folder. All lines of a file outside of
-//! tests count, including comments. A constant is a number that could have another value: a `const` with one or several
+//! tests count, except comments and empty lines, whose number is printed beside. A constant is a number that could have another value: a `const` with one or several
 //! numbers, or a field of `Tuning`, except its switches, which are for the ablation.
 
 use std::path::{Path, PathBuf};
 
 /// The folder of `adaptive`, relative to this crate.
 const FOLDER: &str = "../cache/src/policies/adaptive";
-const LINES_MAX: usize = 900;
+const LINES_MAX: usize = 700;
 const CONSTANTS_MAX: usize = 9;
 
 /// Prints both counts. *Returns* a line for each count that is over its limit.
@@ -18,19 +18,23 @@ pub fn size() -> Vec<String> {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
         Err(error) => return vec![format!("{}: {error}; run this in the source tree", base.join(FOLDER).display())],
     };
-    let (mut lines, mut constants, mut short) = (0, 0, Vec::new());
+    let (mut lines, mut all, mut constants, mut short) = (0, 0, 0, Vec::new());
     let is_source = |path: &&PathBuf| path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs");
     for path in folder.iter().filter(is_source) {
         match std::fs::read_to_string(path) {
             Ok(text) => {
                 let of = outside_of_tests(&text);
-                (lines, constants) = (lines + of.len(), constants + constants_of(&of));
+                (lines, constants) = (lines + code_of(&of), constants + constants_of(&of));
+                all += of.len();
             }
             Err(error) => short.push(format!("{}: {error}", path.display())),
         }
     }
-    println!("adaptive: {lines} lines, at most {LINES_MAX}; {constants} constants, at most {CONSTANTS_MAX}");
-    for (what, count, most) in [("lines", lines, LINES_MAX), ("constants", constants, CONSTANTS_MAX)] {
+    println!(
+        "adaptive: {lines} lines of code, at most {LINES_MAX} ({all} with comments and empty lines); {constants} \
+         constants, at most {CONSTANTS_MAX}"
+    );
+    for (what, count, most) in [("lines of code", lines, LINES_MAX), ("constants", constants, CONSTANTS_MAX)] {
         if count > most || count == 0 {
             short.push(format!("adaptive has {count} {what}, at most {most}"));
         }
@@ -41,6 +45,11 @@ pub fn size() -> Vec<String> {
 /// The lines of a file before its tests.
 fn outside_of_tests(text: &str) -> Vec<&str> {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().collect()
+}
+
+/// The number of lines that are neither comments nor empty.
+fn code_of(lines: &[&str]) -> usize {
+    lines.iter().map(|line| line.trim_start()).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
 /// The number of constants that these lines define.
@@ -68,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_constants_and_names_and_switches_are_none() {
-        let text = "const A: u64 = 1;\nconst B: [u64; 2] = [1, 2];\nconst C: [&str; 1] = [\"x\"];\npub struct Tuning {\n    pub d: f64,\n    pub e: bool,\n}\npub f: f64,\n#[cfg(test)]\nmod tests {\nconst G: u64 = 1;\n}";
+    fn numbers_are_constants_and_comments_no_code() {
+        let text = "//! A file.\n\n/// A constant.\nconst A: u64 = 1;\nconst B: [u64; 2] = [1, 2];\nconst C: [&str; 1] = [\"x\"];\npub struct Tuning {\n    pub d: f64,\n    pub e: bool,\n}\npub f: f64,\n#[cfg(test)]\nmod tests {\nconst G: u64 = 1;\n}";
         let lines = outside_of_tests(text);
-        assert_eq!((lines.len(), constants_of(&lines)), (8, 3));
+        assert_eq!((lines.len(), code_of(&lines), constants_of(&lines)), (11, 8, 3));
     }
 }

@@ -1,14 +1,10 @@
 //! Compares the memory that a cache is charged with what it uses, for each policy at several sizes, by the allocator's
 //! count and by resident memory.
 //!
-//! `cargo run --release -p nectary-bench --example cache-memory -- [--sizes N,N] [--caches N,N] [--policies A,B]`
-//!
-//! `--sizes`: policies alone, with their tables full (default 10,000 to 10 million blocks). `--caches`: whole caches
-//! with blocks of 4 KiB, read until nothing grows (default 10,000 and 100,000 blocks). Each row is measured in its own
-//! process. A charge is right if it differs from what is used by at most 3 % of the cache's memory. The program exits
-//! with 1 if a charge is wrong, or if tables take more than the design's 120 bytes a block (200 of `adaptive`). LIRS and
-//! `dear` have limits of their own, because they remember three times as many evicted blocks as they hold, and at least
-//! 64 Ki; `dear` is measured with one stream.
+//! Owns: the limits, and the count of the allocator, which is that of all subcommands. Each row is measured in its own
+//! process. A charge is right if it differs from what is used by at most 3 % of the cache's memory. Tables take at most
+//! the design's 120 bytes a block (200 of `adaptive`). LIRS and `dear` have limits of their own, because they remember
+//! three times as many evicted blocks as they hold, and at least 64 Ki; `dear` is measured with one stream.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -19,6 +15,15 @@ use nectary_block::{Context, MemoryDevice, Stream};
 use nectary_buffer::{BufferCache, DeviceSource, Options};
 use nectary_cache::{NAMES, explaining, table_bytes};
 
+const HELP: &str = "\
+Usage: research cache-memory [--sizes N,N] [--caches N,N] [--policies A,B]
+
+  --sizes N,N     policies alone, with their tables full [default: 10000,100000,1000000,10000000 blocks]
+  --caches N,N    whole caches with blocks of 4 KiB, read until nothing grows [default: 10000,100000 blocks]
+  --policies A,B  [default: all]
+
+Exit codes: 0 every charge is right, 1 one is wrong, or tables are too large, 2 the command line is wrong";
+
 type Failure = Box<dyn std::error::Error>;
 
 /// The block size: the smallest, with which tables weigh most. *Units*: bytes.
@@ -27,7 +32,9 @@ const BLOCK_BYTES: u64 = 4096;
 const PERCENT_MAX: f64 = 3.0;
 /// What a process takes besides: code that is run for the first time, and the runtime. *Units*: resident bytes.
 const BASE_BYTES: u64 = 2 << 20;
-/// The first word of a process that measures one row.
+/// The name of this subcommand.
+const NAME: &str = "cache-memory";
+/// The first word, after that name, of a process that measures one row.
 const ROW: &str = "--row";
 /// The number of streams that refer to blocks.
 const STREAMS: u64 = 20;
@@ -184,29 +191,30 @@ fn row(name: &str, blocks: u64, charged: u64, used: Used, beside: u64, is_small:
 fn measure(words: &[String]) -> Result<bool, Failure> {
     let (mut sizes, mut caches) = (vec![10_000, 100_000, 1_000_000, 10_000_000], vec![10_000, 100_000]);
     let mut policies: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let numbers = |name: &str, value: &str| -> Result<Vec<u64>, Failure> {
+        let each = value.split(',').filter(|word| !word.is_empty()).map(str::parse::<u64>);
+        each.collect::<Result<Vec<u64>, _>>().map_err(|_| format!("{name} {value}: expected numbers\n\n{HELP}").into())
+    };
     for pair in words.chunks(2) {
-        let numbers = |value: &str| -> Result<Vec<u64>, _> {
-            value.split(',').filter(|word| !word.is_empty()).map(str::parse).collect()
-        };
         match pair {
-            [name, value] if name == "--sizes" => {
-                sizes = numbers(value).map_err(|_: std::num::ParseIntError| "--sizes needs numbers")?
-            }
-            [name, value] if name == "--caches" => caches = numbers(value).map_err(|_| "--caches needs numbers")?,
+            [name, value] if name == "--sizes" => sizes = numbers(name, value)?,
+            [name, value] if name == "--caches" => caches = numbers(name, value)?,
             [name, value] if name == "--policies" => policies = value.split(',').map(str::to_owned).collect(),
-            _ => return Err(format!("{} is not understood, or needs a value", pair[0]).into()),
+            _ => return Err(format!("{} is not understood, or needs a value\n\n{HELP}", pair[0]).into()),
         }
     }
     println!("bytes a block:                charged       used   resident    used off, resident off");
-    let mut is_good = true;
+    let (mut good, mut rows) = (0, 0);
     for name in &policies {
         for (kind, blocks) in sizes.iter().map(|size| ("policy", size)).chain(caches.iter().map(|size| ("cache", size)))
         {
-            let row = [ROW, kind, name, &blocks.to_string()];
-            is_good &= std::process::Command::new(std::env::current_exe()?).args(row).status()?.success();
+            let row = [NAME, ROW, kind, name, &blocks.to_string()];
+            let status = std::process::Command::new(std::env::current_exe()?).args(row).status()?;
+            (good, rows) = (good + usize::from(status.success()), rows + 1);
         }
     }
-    Ok(is_good)
+    println!("{good} of {rows} charges are right");
+    Ok(rows > 0 && good == rows)
 }
 
 /// Measures one row.
@@ -218,17 +226,21 @@ fn one(kind: &str, name: &str, blocks: &str) -> Result<bool, Failure> {
     }
 }
 
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+/// Runs the subcommand with the arguments after its name.
+pub fn main(words: &[String]) -> ExitCode {
+    if words.iter().any(|word| ["--help", "-h"].contains(&word.as_str())) {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     let measured = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [ROW, kind, name, blocks] => one(kind, name, blocks),
-        _ => measure(&words),
+        _ => measure(words),
     };
     match measured {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("cache-memory: {error}");
+            eprintln!("cache-memory: error: {error}");
             ExitCode::from(2)
         }
     }
