@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lane_of_every_program_has_its_bar() {
+    fn lanes_of_programs_have_bars() {
         let rows = vec![row("sort", "lru", 1000.0), row("sort", "mru", 2550.0), row("cscope+sort", "lru", 100.0)];
         let report = Report::new("cache-dear", json!({}), Vec::new(), rows, String::new());
         let [reads, times] = pictures(&report).try_into().unwrap();

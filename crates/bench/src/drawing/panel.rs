@@ -121,10 +121,12 @@ fn draw_line(body: &mut String, line: &ChartLine, x: &dyn Fn(f64) -> f64, y: &dy
 }
 
 fn draw_bars(body: &mut String, grid: &ChartGrid, bars: &[ChartBar], y: &dyn Fn(f64) -> f64) {
-    let slot = (PANEL_WIDTH - RIGHT - LEFT - 4.0) / grid.legend.len().max(bars.len()).max(1) as f64;
+    // A series has the same place in each chart, so that a missing bar leaves a gap.
+    let places = bars.iter().map(|bar| bar.series + 1).max().unwrap_or(1).max(grid.legend.len());
+    let slot = (PANEL_WIDTH - RIGHT - LEFT - 4.0) / places as f64;
     let width = (slot - 2.0).min(30.0);
-    for (index, bar) in bars.iter().enumerate().filter(|(_, bar)| bar.found.value.is_finite()) {
-        let left = LEFT + 4.0 + slot * index as f64;
+    for bar in bars.iter().filter(|bar| bar.found.value.is_finite()) {
+        let left = LEFT + 4.0 + slot * bar.series as f64;
         let middle = left + width / 2.0;
         let _ = writeln!(body, "<g class=\"{}\">", class(bar.series));
         let mut low = 0.0;

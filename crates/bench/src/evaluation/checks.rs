@@ -137,8 +137,12 @@ pub(super) fn dear_ratios(report: &Report, parts: &[&str], over: &str, under: &s
         let executions = row["executions"].as_array()?.iter().filter(|one| one["is_virtual"] == Value::Bool(true));
         Some(executions.map(|one| parts.iter().filter_map(|part| one[*part].as_f64()).sum()).collect())
     };
-    let mut names: Vec<&Value> = report.rows.iter().map(|row| &row["workload"]).collect();
-    names.dedup();
+    let mut names: Vec<&Value> = Vec::new();
+    for name in report.rows.iter().map(|row| &row["workload"]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     names
         .into_iter()
         .filter_map(|name| {

@@ -380,6 +380,7 @@ pub fn claims(evaluation: &Evaluation) -> Vec<JudgedClaim> {
         .iter()
         .chain(&NUMBERS)
         .map(|(name, seed, claim, judge)| {
+            let (name, seed, claim) = (*name, *seed, *claim);
             let (verdict, why) = match judge {
                 Judge::Nothing(why) => (ClaimVerdict::NotTestable, (*why).to_owned()),
                 Judge::By(by) => match by(evaluation).unwrap_or_else(|lacking| lacking) {

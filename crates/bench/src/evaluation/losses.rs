@@ -61,7 +61,7 @@ mod tests {
     use crate::statistics::Estimate;
 
     #[test]
-    fn the_worst_is_first_and_faster_peers_count() {
+    fn worst_losses_are_first() {
         let figure =
             |name: &str, value: f64| Figure::new(name, "x", Estimate { value, low: value - 0.1, high: value + 0.1 });
         let figures = vec![

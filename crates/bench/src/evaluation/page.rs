@@ -199,10 +199,10 @@ fn beyond_the_seeds(evaluation: &Evaluation) -> String {
     let mut html = String::from("<h2 id=\"beyond\">Beyond the seeds</h2>\n");
     for report in evaluation.experiments.iter().filter(|report| !is_of_seed(report)) {
         let _ = writeln!(html, "<h3>{}</h3>", escaped(&report.experiment));
-        html += &behind(report);
         match note(report).not_run {
             Some(why) => html += &not_run(&why),
             None => {
+                html += &behind(report);
                 let with_target: Vec<&Figure> = report.figures.iter().filter(|one| one.target.is_some()).collect();
                 if !with_target.is_empty() {
                     html += &figures(&with_target);

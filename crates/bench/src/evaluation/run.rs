@@ -72,9 +72,8 @@ pub fn run(
     remove_parts(&options.report)?;
     let mut waiting = Vec::new();
     for step in EVALUATION_STEPS.iter().filter(|step| is_named(step.name)) {
-        match kept(options, step)? {
-            true => {}
-            false => waiting.push(step),
+        if !kept(options, step)? {
+            waiting.push(step);
         }
     }
     let of = waiting.iter().map(|step| step.seconds(options.is_quick)).sum();

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_item_has_one_name_and_an_experiment_of_a_run() {
+    fn items_have_names_and_experiments() {
         let items = seed_items();
         assert_eq!(items.len(), 8 + 20);
         let mut ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratios_of_the_tables_are_those_of_the_text() {
+    fn printed_ratios_are_those_of_the_text() {
         // "2-4 times greater than for UFS, UFS-async, and UFS-soft"
         let of = |rows: &[SeedRow], group: &str| {
             rows.iter().filter(|row| row.here.0 == group).map(|row| row.run_s).collect::<Vec<_>>()

@@ -101,7 +101,6 @@ fn state(figure: &DesignFigure, sources: &[Source]) -> StatedFigure {
     };
     let mut found: Vec<&Source> =
         sources.iter().filter(|source| patterns.iter().any(|pattern| is_like(&source.0.name, pattern))).collect();
-    found.sort_by_key(|source| !source.0.is_short());
     // With JSON and a page of the same figure, the JSON counts.
     let mut names: Vec<&str> = Vec::new();
     found.retain(|source| {
@@ -109,6 +108,7 @@ fn state(figure: &DesignFigure, sources: &[Source]) -> StatedFigure {
         names.push(&source.0.name);
         is_new
     });
+    found.sort_by_key(|source| !source.0.is_short());
     let state = match found.as_slice() {
         [] => FigureState::NotMeasured,
         found if found.iter().any(|source| source.0.is_short()) => FigureState::NotReached,

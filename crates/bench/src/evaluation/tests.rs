@@ -133,7 +133,10 @@ fn pages_are_drawn_from_json_alone() {
     assert_eq!(names, ["store-table4", "io-ncar", "ram"], "the order of the steps, not of names");
     let html = page(&read);
     assert_eq!(html, page(&evaluation()));
-    is_golden("report.html", &html);
+    // The figures of the NCAR report alone would be most of the golden file.
+    let mut without = evaluation();
+    without.experiments.remove(1);
+    is_golden("report.html", &page(&without));
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn comparisons_need_intervals_that_are_apart() {
 }
 
 #[test]
-fn quick_runs_have_no_verdict_beside_full_ones() {
+fn quick_and_full_runs_are_not_compared() {
     let of = |quick: bool, value: f64| {
         let figures = vec![figure("rate", "IOPS", (value, value - 1.0, value + 1.0))];
         Evaluation {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_of_this_machine_are_beside_those_of_each_link() {
+    fn local_contenders_are_on_every_link() {
         let (plan, samples) = sampled(|name| if name == "disk" { 3.0 } else { 1.0 });
         let report = report(&plan, samples, Duration::from_secs(1));
         let grids = pictures(&report);

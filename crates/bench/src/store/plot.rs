@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_contender_has_a_line_and_a_bar() {
+    fn contenders_have_a_line_and_a_bar() {
         let row = |group: &str, contender: &str, seed: u64, run_s: f64| {
             json!({
                 "group": group, "contender": contender, "seed": seed, "pieces": [{ "run_s": run_s }, { "run_s": 2.0 * run_s }],

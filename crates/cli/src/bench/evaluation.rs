@@ -2,8 +2,6 @@
 //!
 //! Owns: what these commands print, and their exit codes. Leaves to others: the evaluation (`nectary_bench::evaluation`).
 
-use std::path::Path;
-
 use anyhow::Context;
 use nectary_bench::evaluation::{
     AllOptions, ClaimVerdict, Comparison, Evaluation, PAGE_NAME, claims, claims_text, compare, compared_text,
@@ -95,7 +93,7 @@ pub fn judge_claims(arguments: &BenchClaimsArguments) -> Result<u8, Failure> {
 
 /// Lists the figures of the design pages.
 pub fn list_figures(arguments: &BenchFiguresArguments) -> Result<u8, Failure> {
-    let figures = stated_figures(arguments.folder.as_deref().map(Path::new))?;
+    let figures = stated_figures(arguments.folder.as_deref())?;
     match arguments.json {
         true => output::json(&figures)?,
         false => output::text(&stated_text(&figures))?,

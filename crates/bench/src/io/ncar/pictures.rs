@@ -73,8 +73,9 @@ fn card(figure: &Figure, drawn: &Drawn, legend: &mut Vec<String>) -> ChartCard {
                 && series.operation == figure.operation
                 && series.streams == streams
         };
-        // The device is as fast on both hosts, so the first series serves for plots of a mode, too.
-        let limit = drawn.iter().find(|one| is_limit(&one.0) && (part.shows(&one.0) || !lines.is_empty()));
+        // Plots of a mode show both hosts; the device is as fast on each.
+        let limits: Vec<_> = drawn.iter().filter(|one| is_limit(&one.0)).collect();
+        let limit = limits.iter().find(|one| part.shows(&one.0)).or(limits.first());
         lines.extend(limit.map(|(_, points)| ChartLine { series: 0, points: points.clone(), is_limit: true }));
         ChartPanel { name, marks: ChartMarks::Lines(lines) }
     });
