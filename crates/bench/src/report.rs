@@ -1,7 +1,7 @@
 //! The report of an experiment: its figures, a row for each measurement, and the text and the picture for people.
 //!
-//! Owns: the shape of the JSON, which can be read back, and the verdict on each figure and on the whole run. A value that
-//! is no number is `null` in JSON. Leaves to others: which figures there are, and their targets (the experiments).
+//! Owns: the shape of the JSON, which can be read back, and the verdict on each figure and on the whole run. A value
+//! that is no number is `null` in JSON. Leaves to others: which figures there are, and their targets (the experiments).
 
 use std::borrow::Cow;
 

@@ -1,7 +1,8 @@
-//! The pictures of a run, from its JSON: the paper's figure 7 shows block reads and response times, its figure 8 the parts
-//! of the response time.
+//! The pictures of a run, from its JSON: the paper's figure 7 shows block reads and response times, its figure 8 the
+//! parts of the response time.
 //!
-//! Each program has a chart, with a bar for each lane. Bars are relative to LRU, so programs of any size can be compared.
+//! Each program has a chart, with a bar for each lane. Bars are relative to LRU, so programs of any size can be
+//! compared.
 
 use serde_json::Value;
 

@@ -1,9 +1,10 @@
 //! Pictures: small charts in a grid, which share their axes and one legend.
 //!
 //! Owns: what a picture consists of, and its two forms: a part of an HTML page, in which names are text of the page and
-//! wrap there, and one SVG file for `docs/results/`. Promises: both forms are readable on light and dark backgrounds and
-//! need nothing from outside; values have their intervals; a bar that is cut has a mark and its value; text has the room
-//! that a wide font needs. Leaves to others: which values a picture shows (the experiments, `evaluation::pictures`).
+//! wrap there, and one SVG file for `docs/results/`. Promises: both forms are readable on light and dark backgrounds
+//! and need nothing from outside; values have their intervals; a bar that is cut has a mark and its value; text has the
+//! room that a wide font needs. Leaves to others: which values a picture shows (the experiments,
+//! `evaluation::pictures`).
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! What measurements say of a claim: ratios between contenders, over the pairs that an experiment ran.
 //!
-//! Owns: the pairing of rows. Two contenders are compared within a seed of the workload, or within a round; a claim holds
-//! only if the whole interval does.
+//! Owns: the pairing of rows. Two contenders are compared within a seed of the workload, or within a round; a claim
+//! holds only if the whole interval does.
 
 use serde_json::Value;
 

@@ -1,8 +1,9 @@
 //! What the seed documents claim, and whether the measurements show it.
 //!
-//! Owns: the list of claims, in our words, and the rule by which each is judged. A claim is *reproduced* if the interval
-//! of every ratio that it is about lies on its side; otherwise it is *not reproduced*. What no experiment of this machine
-//! can show is *not testable*, with the reason; what an experiment shows that did not run is *not measured*.
+//! Owns: the list of claims, in our words, and the rule by which each is judged. A claim is *reproduced* if the
+//! interval of every ratio that it is about lies on its side; otherwise it is *not reproduced*. What no experiment of
+//! this machine can show is *not testable*, with the reason; what an experiment shows that did not run is *not
+//! measured*.
 
 use std::fmt::Write;
 

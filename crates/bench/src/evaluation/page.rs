@@ -1,9 +1,9 @@
 //! The report: one HTML file, drawn from the JSON of an evaluation.
 //!
 //! Owns: the order of the page. First what was run on what, then what lost and by how much, then each table and figure
-//! of the seeds by its number with the seed's values beside, what the seeds do not have, their claims, and in the end all
-//! raw figures with the command behind them. Promises: the page needs nothing from outside, no script either; each table
-//! and figure of the seeds is in it once, with the reason where it has no values; text from files is escaped.
+//! of the seeds by its number with the seed's values beside, what the seeds do not have, their claims, and in the end
+//! all raw figures with the command behind them. Promises: the page needs nothing from outside, no script either; each
+//! table and figure of the seeds is in it once, with the reason where it has no values; text from files is escaped.
 
 use std::fmt::Write;
 

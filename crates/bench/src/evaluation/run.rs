@@ -3,7 +3,8 @@
 //! Owns: the order of steps, and their state. Each experiment is a process, which ends with this one; its JSON gets its
 //! name in the directory when it is complete. So after SIGKILL at any moment the same command goes on with the
 //! experiment that was running. Promises: one run at a time in a directory; scratch files are gone at the end, however
-//! it comes (`guardian`). An experiment that cannot run leaves a file with the reason, and is tried again by the next run.
+//! it comes (`guardian`). An experiment that cannot run leaves a file with the reason, and is tried again by the next
+//! run.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader};

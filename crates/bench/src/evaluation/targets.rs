@@ -1,9 +1,9 @@
 //! The figures of the design pages, each with what was measured of it.
 //!
 //! Owns: the states, and reading measured figures from JSON or from the pages of `docs/results/`. A figure is *reached*
-//! if all measured figures that it names have reached their targets, *not reached* if one has not, *not measured* if the
-//! experiments have none of them, or only from a run that was too short to judge. What another command measures says which, and what nothing measures is *not built*.
-//! Leaves to others: the list (`design`).
+//! if all measured figures that it names have reached their targets, *not reached* if one has not, *not measured* if
+//! the experiments have none of them, or only from a run that was too short to judge. What another command measures
+//! says which, and what nothing measures is *not built*. Leaves to others: the list (`design`).
 
 use std::fmt::Write;
 use std::fs;

@@ -270,8 +270,8 @@ pub struct BenchCacheArguments {
     /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, for example docs/results; refused if the current
-    /// directory has changes that are in no commit, or if the load of the machine is above 0.5
+    /// Write the report as a page with its picture into this directory, for example docs/results; refused if the
+    /// current directory has changes that are in no commit, or if the load of the machine is above 0.5
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
     /// Write the page also then; it says so

@@ -1,6 +1,7 @@
 //! `nectary bench all`, `report`, `compare`, `claims` and `figures`: all experiments as one.
 //!
-//! Owns: what these commands print, and their exit codes. Leaves to others: the evaluation (`nectary_bench::evaluation`).
+//! Owns: what these commands print, and their exit codes. Leaves to others: the evaluation
+//! (`nectary_bench::evaluation`).
 
 use anyhow::Context;
 use nectary_bench::evaluation::{

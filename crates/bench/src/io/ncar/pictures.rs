@@ -1,7 +1,7 @@
 //! The figures of the NCAR report, from the JSON of a run: 20 figures of two plots each, in groups that share a legend.
 //!
-//! Owns: which series have which colour. Figures 1 to 4 distinguish numbers of streams, 5 to 8 modes, 9 to 12 hosts, and
-//! 13 to 20 systems. All have the same axes.
+//! Owns: which series have which colour. Figures 1 to 4 distinguish numbers of streams, 5 to 8 modes, 9 to 12 hosts,
+//! and 13 to 20 systems. All have the same axes.
 
 use super::super::plot::size_in_name;
 use super::figures::{self, Figure};

@@ -7,8 +7,8 @@ use clap::Args;
 /// `bench all`.
 #[derive(Debug, Args)]
 pub struct BenchAllArguments {
-    /// The directory of the report and of the experiments' JSON files, which are the state of the run; it is made if it is
-    /// not there. The same command goes on after an interruption
+    /// The directory of the report and of the experiments' JSON files, which are the state of the run; it is made if it
+    /// is not there. The same command goes on after an interruption
     #[arg(long, value_name = "DIR")]
     pub report: PathBuf,
     /// Less of everything, without verdicts, in a quarter of an hour
@@ -64,7 +64,8 @@ pub struct BenchClaimsArguments {
 /// `bench figures`.
 #[derive(Debug, Args)]
 pub struct BenchFiguresArguments {
-    /// A directory with the experiments' JSON files, or with pages such as docs/results; nothing is measured without one
+    /// A directory with the experiments' JSON files, or with pages such as docs/results; nothing is measured without
+    /// one
     #[arg(value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Print as JSON
