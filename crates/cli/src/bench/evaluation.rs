@@ -3,11 +3,14 @@
 //! Owns: what these commands print, and their exit codes. Leaves to others: the evaluation
 //! (`nectary_bench::evaluation`).
 
+use std::io::{IsTerminal, Write};
+
 use anyhow::Context;
 use nectary_bench::evaluation::{
     AllOptions, ClaimVerdict, Comparison, Evaluation, PAGE_NAME, claims, claims_text, compare, compared_text,
     drawn_items, note, page, replace_file, run, stated_figures, stated_text,
 };
+use nectary_bench::store::Progress;
 
 use super::{commit, process_of, with_progress};
 use crate::arguments::{
@@ -27,7 +30,13 @@ pub fn run_all(arguments: &BenchAllArguments) -> Result<u8, Failure> {
         commit: commit().unwrap_or_default(),
     };
     let guardian = process_of(&program, "guardian");
-    let evaluation = with_progress(|progress| run(&options, &program, guardian, progress))?;
+    let evaluation = with_progress(|progress| {
+        let mut said = String::new();
+        run(&options, &program, guardian, &mut |step| {
+            say_begin(step, &mut said);
+            progress(step);
+        })
+    })?;
     let path = arguments.report.join(PAGE_NAME);
     replace_file(&path, page(&evaluation).as_bytes())?;
     let mut text = String::new();
@@ -47,6 +56,18 @@ pub fn run_all(arguments: &BenchAllArguments) -> Result<u8, Failure> {
     text += &format!("{} of {count} experiments ran; {}\n", count - not_run, path.display());
     output::text(&text)?;
     Ok(if not_run > 0 { FAILED } else { GOOD })
+}
+
+/// Says on a standard error stream that is no terminal, which has no bar, that an experiment begins.
+fn say_begin(step: &Progress, said: &mut String) {
+    let name = step.what.split(':').next().unwrap_or_default();
+    if std::io::stderr().is_terminal() || name == said {
+        return;
+    }
+    name.clone_into(said);
+    let left_s = step.of.saturating_sub(step.done);
+    // A closed stream is no reason to end the run.
+    let _ = writeln!(std::io::stderr(), "{name}; about {} minutes left", left_s.div_ceil(60));
 }
 
 /// Draws the report, and says which tables and figures of the seeds are not in it.
