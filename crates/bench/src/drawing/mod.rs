@@ -313,8 +313,8 @@ pub(crate) mod tests {
 
     #[test]
     fn text_wraps_and_names_have_room() {
-        assert_eq!(wrapped("one two three", 11.0 * 0.7 * 7.0), ["one two", "three"]);
-        assert_eq!(wrapped("incomprehensible", 11.0 * 0.7 * 7.0), ["incomp…"]);
+        assert_eq!(wrapped("one two three", 11.0 * 0.7 * 7.5), ["one two", "three"]);
+        assert_eq!(wrapped("incomprehensible", 11.0 * 0.7 * 7.5), ["incomp…"]);
         let mut grid = lines();
         grid.legend = (0..12).map(|index| format!("a contender with a long name {index}")).collect();
         let svg = svg_file("io", std::slice::from_ref(&grid));

@@ -221,7 +221,7 @@ fn figures(all: &[&Figure]) -> String {
         let target = figure.target.map_or(String::new(), |target| format!("{most}{}", number(target)));
         let verdict = match (figure.is_short(), figure.target) {
             (true, _) => "<span class=\"bad\">missed</span>",
-            (false, Some(_)) if !figure.is_judged => "no verdict",
+            (false, Some(_)) if !figure.is_judged || !figure.value.is_finite() => "no verdict",
             (false, Some(_)) => "<span class=\"good\">reached</span>",
             _ => "",
         };

@@ -101,6 +101,8 @@ fn state(figure: &DesignFigure, sources: &[Source]) -> StatedFigure {
     };
     let mut found: Vec<&Source> =
         sources.iter().filter(|source| patterns.iter().any(|pattern| is_like(&source.0.name, pattern))).collect();
+    // A figure without a value, because a contender is missing, says nothing.
+    found.retain(|source| source.0.value.is_finite());
     // With JSON and a page of the same figure, the JSON counts.
     let mut names: Vec<&str> = Vec::new();
     found.retain(|source| {

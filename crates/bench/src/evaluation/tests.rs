@@ -270,6 +270,7 @@ fn design_figures_have_states_and_pages() {
         (FigureState::NotReached, Some("store-table4.json"))
     );
     assert_eq!(of("store.written").state, FigureState::Reached);
+    assert_eq!(of("store.hit-rate").state, FigureState::NotMeasured, "it has no value");
     assert_eq!(
         (of("store.fill").state, of("store.fill").page.as_deref()),
         (FigureState::NotReached, Some("faster.md"))
