@@ -12,6 +12,8 @@
 //! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the cleanup of both |
 //! | `worker` | the process of one contender, which replays requests against its storage |
 //! | `report` | what every experiment returns: figures, rows, verdict, text |
+//! | `drawing` | pictures: small charts in a grid |
+//! | `evaluation` | all experiments in one report; claims of the seeds, figures of the design pages |
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
@@ -25,7 +27,9 @@
 pub mod contender;
 pub mod dear;
 pub mod disk;
+pub mod drawing;
 mod error;
+pub mod evaluation;
 pub mod files;
 pub mod group;
 pub mod guardian;

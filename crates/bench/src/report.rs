@@ -1,25 +1,30 @@
 //! The report of an experiment: its figures, a row for each measurement, and the text and the picture for people.
 //!
-//! Owns: the shape of the JSON, and the verdict on each figure and on the whole run. Leaves to others: which figures
-//! there are, and their targets (the experiments).
+//! Owns: the shape of the JSON, which can be read back, and the verdict on each figure and on the whole run. A value
+//! that is no number is `null` in JSON. Leaves to others: which figures there are, and their targets (the experiments).
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::statistics::Estimate;
 
 /// One figure of a report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its name, which stays the same between versions.
     pub name: String,
     /// The value: the median over seeds, or the value of the only run.
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Its unit.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// The lower end of the bootstrap interval of the value (`statistics`).
+    #[serde(deserialize_with = "number")]
     pub low: f64,
     /// The upper end of the bootstrap interval of the value (`statistics`).
+    #[serde(deserialize_with = "number")]
     pub high: f64,
     /// The target, if one was set.
     pub target: Option<f64>,
@@ -29,10 +34,16 @@ pub struct Figure {
     pub is_judged: bool,
 }
 
+/// Reads a number; `null` is no number.
+fn number<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(input).map(|value| value.unwrap_or(f64::NAN))
+}
+
 impl Figure {
     /// Makes a figure without a target.
     pub fn new(name: impl Into<String>, unit: &'static str, found: Estimate) -> Figure {
         let Estimate { value, low, high } = found;
+        let unit = unit.into();
         Figure { name: name.into(), value, unit, low, high, target: None, is_at_most: false, is_judged: true }
     }
 
@@ -51,10 +62,20 @@ impl Figure {
         Figure { is_judged, ..self }
     }
 
+    /// The value with its interval.
+    pub fn found(&self) -> Estimate {
+        Estimate { value: self.value, low: self.low, high: self.high }
+    }
+
+    /// Whether the value misses its target, however short the run was.
+    pub fn is_beside_target(&self) -> bool {
+        let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
+        self.target.is_some_and(is_missed)
+    }
+
     /// Whether the figure misses its target; `false` if the run was too short to judge it.
     pub fn is_short(&self) -> bool {
-        let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
-        self.is_judged && self.target.is_some_and(is_missed)
+        self.is_judged && self.is_beside_target()
     }
 
     /// The figure as a line: its name in `width` columns, the value and its interval with so many `digits`, the target
@@ -73,7 +94,7 @@ impl Figure {
 }
 
 /// A finished run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// The name of the experiment, which is that of its page in `docs/results/`.
     pub experiment: String,
@@ -168,5 +189,9 @@ mod tests {
         let written = serde_json::to_value(&report).unwrap();
         assert_eq!((&written["experiment"], &written["trends"]), (&json!("one"), &json!([1])));
         assert_eq!((written.get("text"), written.get("svg"), report.svg()), (None, None, Some("<svg/>")));
+        let read: Report = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!((read.figures, read.more, read.is_short), (report.figures, report.more, false));
+        let no_number: Figure = serde_json::from_value(serde_json::to_value(figure(f64::NAN, true)).unwrap()).unwrap();
+        assert!(no_number.value.is_nan() && !no_number.is_beside_target());
     }
 }

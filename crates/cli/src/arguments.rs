@@ -7,7 +7,6 @@ mod admin;
 mod admission;
 mod attach;
 mod bench;
-mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
@@ -41,11 +40,11 @@ pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{
-    BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem,
-    BenchFilesArguments, BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedFiles,
-    SeedPrograms, SeedTable,
+    BenchAllArguments, BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchClaimsArguments, BenchCommand,
+    BenchCompareArguments, BenchDisk, BenchFiguresArguments, BenchFileSystem, BenchFilesArguments,
+    BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments, BenchReportArguments,
+    BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
 };
-pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, CurveArguments, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
@@ -235,7 +234,8 @@ pub enum Command {
   nectary bench --list
   nectary bench io /var/cache --quick
   nectary bench files --folder /var/cache
-  nectary bench store --seed table4 --quick", after_help = exit::HELP)]
+  nectary bench store --seed table4 --quick
+  nectary bench all --report look --quick", after_help = exit::HELP)]
     Bench(BenchArguments),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:

@@ -3,11 +3,14 @@
 //! Owns: progress on the terminal, the JSON file, and starting this program again for the processes of a run. Leaves to
 //! others: the measurements (`nectary-bench`).
 
+mod evaluation;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
 use nectary_bench::Report;
+use nectary_bench::evaluation::{PROGRESS_LINES, progress_line};
 use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::process::{Inside, enter};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
@@ -33,6 +36,11 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         BenchCommand::Limits(arguments) => return run_limits(arguments),
         BenchCommand::Files(arguments) => return run_files(arguments),
         BenchCommand::Ram(arguments) => return run_ram(arguments),
+        BenchCommand::All(arguments) => return evaluation::run_all(arguments),
+        BenchCommand::Report(arguments) => return evaluation::draw(arguments),
+        BenchCommand::Compare(arguments) => return evaluation::compare_two(arguments),
+        BenchCommand::Claims(arguments) => return evaluation::judge_claims(arguments),
+        BenchCommand::Figures(arguments) => return evaluation::list_figures(arguments),
         BenchCommand::FilesWorker => files::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::BareFuse(arguments) => serve_bare_fuse(arguments)?,
         BenchCommand::Inside(arguments) => return Err(become_inside(arguments)),
@@ -52,6 +60,7 @@ fn list() -> String {
         .chain(&io::EXPERIMENTS)
         .chain(&files::EXPERIMENTS)
         .chain(&ram::EXPERIMENTS)
+        .chain(&nectary_bench::evaluation::EXPERIMENTS)
         .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
         .collect()
 }
@@ -175,8 +184,14 @@ fn programs(program: &Path, worker: &'static str) -> Programs {
     Programs { worker: again(worker), guardian: again("guardian") }
 }
 
-/// Runs a function that reports its progress, with a bar on the terminal.
+/// Runs a function that reports its progress, with a bar on the terminal; as lines for `bench all`, which started it.
 fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) -> T) -> T {
+    if std::env::var_os(PROGRESS_LINES).is_some() {
+        return run(&mut |step| {
+            // If `bench all` is gone, this process is ended.
+            let _ = output::text(&(progress_line(step) + "\n"));
+        });
+    }
     let bar = progress::steps();
     let ended = run(&mut |step| {
         bar.set_length(step.of);
@@ -328,14 +343,10 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, Failure> {
         seconds: arguments.seconds,
     };
     let program = std::env::current_exe().context("cannot find this program")?;
-    let bar = progress::steps();
-    let report = limits(&options, process_of(&program, "guardian"), &mut |done, of| {
-        bar.set_length(of);
-        bar.set_position(done);
-        bar.set_message("store and fio in turn");
-    });
-    bar.finish_and_clear();
-    let report = report?;
+    let report = with_progress(|progress| {
+        let mut step = |done, of| progress(&store::Progress { done, of, what: "store and fio in turn".to_owned() });
+        limits(&options, process_of(&program, "guardian"), &mut step)
+    })?;
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
     publish(&places, &report)
 }

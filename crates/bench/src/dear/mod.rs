@@ -38,6 +38,7 @@ use crate::{Error, ErrorKind};
 
 pub use cost::Cost;
 pub use mounted::serve;
+pub use plot::pictures;
 pub use programs::{LARGE_PROGRAMS, MIXES, PROGRAMS, Program};
 pub use run::run;
 pub use through_fuse::ThroughFuse;

@@ -11,13 +11,14 @@ use super::cost::Cost;
 use super::execute::{Execution, MODEL, QUEUE_DEPTH};
 use super::results::{self, RunResults};
 use super::{Plan, plot, text};
+use crate::drawing::svg_file;
 use crate::{Figure, Report, machine};
 
 /// Makes the report of a run.
 pub(super) fn report(plan: &Plan, found: &RunResults, cost: Cost, took: Duration) -> Report {
     let mut figures = results::figures(found, Some(&cost), plan.is_judged);
-    // A quick run has no verdict. In other runs a missing program counts as a missed target, and so do tables of replays
-    // that contradict the executions.
+    // A quick run has no verdict. In other runs a missing program counts as a missed target, and so do tables of
+    // replays that contradict the executions.
     if plan.options.quick {
         figures.iter_mut().for_each(|figure| figure.is_judged = false);
     }
@@ -25,7 +26,8 @@ pub(super) fn report(plan: &Plan, found: &RunResults, cost: Cost, took: Duration
     let is_short = !plan.options.quick && (is_missing || figures.iter().any(Figure::is_short));
     let is_short = is_short || !found.agrees();
     let setting = json!({
-        "machine": machine::describe(), "seconds": took.as_secs_f64(), "model": MODEL, "queue_depth": QUEUE_DEPTH,
+        "machine": machine::describe(), "seconds": took.as_secs_f64(), "quick": plan.options.quick,
+        "model": MODEL, "queue_depth": QUEUE_DEPTH,
         "blocks": plan.sizes, "executions": plan.executions, "speed": plan.speed, "is_judged": plan.is_judged,
         "not_run": plan.not_run, "excused": plan.options.excused, "fitting": found.fitting, "cost": cost,
     });
@@ -53,5 +55,7 @@ pub(super) fn report(plan: &Plan, found: &RunResults, cost: Cost, took: Duration
     let (rows, sensitivity) = (rows.collect(), sensitivity.collect());
     let text = text::text(plan, found, &cost, &figures, took);
     let report = Report::new("cache-dear", setting, figures, rows, text).judged(is_short);
-    report.with("sensitivity", sensitivity).with_svg(plot::plot(&found.workloads))
+    let report = report.with("sensitivity", sensitivity);
+    let svg = svg_file("cache-dear", &plot::pictures(&report));
+    report.with_svg(svg)
 }

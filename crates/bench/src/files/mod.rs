@@ -12,7 +12,7 @@
 //! | `worker` | the process that runs the loops |
 //! | `network`, `contender` | namespaces and links; contenders, their set-up and removal |
 //! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
-//! | `samples`, `results`, `text` | times with their medians and ratios; figures; tables |
+//! | `samples`, `results`, `text`, `plot` | times with their medians and ratios; figures; tables; pictures |
 //! | `shared` | a run on a shared volume on two hosts, beside peers |
 
 mod contender;
@@ -20,6 +20,7 @@ mod folder;
 mod loops;
 pub(crate) mod network;
 mod nrd;
+mod plot;
 mod results;
 mod samples;
 pub mod shared;
@@ -38,6 +39,7 @@ pub use folder::{FolderOptions, run as run_folder};
 pub use loops::{Loops, Order, Taken};
 pub use network::Link;
 pub use nrd::run as run_nrd;
+pub use plot::pictures as nrd_pictures;
 pub use worker::serve;
 
 /// The size of the paper's files, in bytes.

@@ -11,7 +11,8 @@ use super::contender::{AGAIN, BASE, LIMIT, LOCAL, MODEL};
 use super::loops::{Order, Taken};
 use super::network::Link;
 use super::samples::{Sample, Samples, Step};
-use super::{FILE_BYTES, Plan, text};
+use super::{FILE_BYTES, Plan, plot, text};
+use crate::drawing::svg_file;
 use crate::{Figure, Report, machine};
 
 /// A synchronously mounted network RAM disk must be this many times as fast as a local disk, if [`LIMIT`] is.
@@ -30,7 +31,9 @@ pub(super) fn report(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Repor
     });
     let experiment = if system == "ext4" { "files-nrd".to_owned() } else { format!("files-nrd-{system}") };
     let text = text::text(plan, &samples, &figures, took);
-    Report::new(&experiment, setting, figures, rows(plan, &samples), text)
+    let report = Report::new(&experiment, setting, figures, rows(plan, &samples), text);
+    let svg = svg_file(&experiment, &plot::pictures(&report));
+    report.with_svg(svg)
 }
 
 fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {

@@ -34,7 +34,11 @@ use std::path::PathBuf;
 
 pub use fio::check as check_fio;
 pub use job::{Engine, Job, Mode, Operation, Outcome, Request, StreamOutcome};
-pub use ncar::{Options as NcarOptions, dry_run as ncar_dry_run, run as run_ncar};
+pub use ncar::{
+    Options as NcarOptions, dry_run as ncar_dry_run, figure_id as ncar_figure_id, pictures as ncar_pictures,
+    run as run_ncar, titles as ncar_titles,
+};
+pub use plot::pictures as sweep_pictures;
 pub use process::serve;
 pub use run::{dry_run, run};
 pub use timestamps::Timestamps;

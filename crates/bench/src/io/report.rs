@@ -1,14 +1,14 @@
-//! The report of a sweep: xdd's columns, the ceiling, figures, and a chart per operation.
+//! The report of a sweep: xdd's columns, the ceiling, figures, and a picture.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::Plan;
-use super::job::{Mode, Operation};
-use super::plot::{Chart, Line, plot};
+use super::job::Mode;
+use super::plot::pictures;
 use super::results::{Ceilings, CellResult, headings};
+use crate::drawing::svg_file;
 use crate::statistics::Estimate;
 use crate::{Figure, Report, machine};
 
@@ -27,11 +27,13 @@ pub(super) fn report(plan: &Plan, ceilings: Ceilings, results: Vec<CellResult>, 
     let setting = json!({
         "target": options.target, "bytes": plan.bytes, "passes": plan.passes, "seconds": plan.seconds,
         "is_warm": options.is_warm, "is_synced": options.is_synced, "read_percent": options.read_percent,
-        "machine": machine::describe(), "took_s": took.as_secs_f64(),
+        "quick": options.quick, "machine": machine::describe(), "took_s": took.as_secs_f64(),
     });
     let rows = results.iter().flat_map(CellResult::rows).map(|row| json!(row)).collect();
     let text = text(plan, &named, &results, took);
-    Report::new("io", setting, figures, rows, text).with_svg(plot("bench io", &charts(ceilings, &results)))
+    let report = Report::new("io", setting, figures, rows, text);
+    let svg = svg_file("bench io", &pictures(&report));
+    report.with_svg(svg)
 }
 
 fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], took: Duration) -> String {
@@ -65,37 +67,6 @@ fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], t
     text
 }
 
-/// Makes a chart for each operation, with a line for each combination of mode, number of streams and depth.
-fn charts(ceilings: Ceilings, results: &[CellResult]) -> Vec<Chart> {
-    let mut charts = Vec::new();
-    for operation in [Operation::Read, Operation::Write, Operation::Mixed] {
-        let mut lines: BTreeMap<_, Vec<(u64, f64)>> = BTreeMap::new();
-        for result in results.iter().filter(|result| result.cell.operation == operation) {
-            let key = (result.cell.mode, result.cell.streams, result.cell.depth);
-            lines.entry(key).or_default().push((result.cell.request_bytes, result.rate().value));
-        }
-        if lines.is_empty() {
-            continue;
-        }
-        let mut lines: Vec<Line> = lines
-            .into_iter()
-            .map(|((mode, streams, depth), mut points)| {
-                points.sort_by_key(|point| point.0);
-                let name = format!("{}, {streams} stream(s), depth {depth}", mode.name());
-                Line { name, points, is_ceiling: false }
-            })
-            .collect();
-        let ceiling = if operation == Operation::Write { ceilings.write } else { ceilings.read };
-        lines.extend(ceiling.map(|rate| Line {
-            name: "the device's ceiling".to_owned(),
-            points: vec![(0, rate)],
-            is_ceiling: true,
-        }));
-        charts.push(Chart { title: format!("bench io: {}", operation.name()), lines });
-    }
-    charts
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::plan_tests::options;
@@ -111,7 +82,10 @@ mod tests {
         assert_eq!(names, ["io.ceiling.read", "io.ceiling.copy", "io.read.direct.streams2.depth1.1m"]);
         assert!(report.text().contains("read 20; write not measured; copy 9000;"), "{}", report.text());
         assert!(report.text().contains("AVERAGE") && report.rows.len() == 7);
-        super::super::plot::tests::is_well_formed(report.svg().unwrap());
-        assert_eq!(report.svg().unwrap().matches("<polyline").count(), 2);
+        crate::drawing::tests::is_well_formed(report.svg().unwrap());
+        // The only size is a point of its line, and the ceiling a line over it.
+        for class in ["\"point\"", "\"line dash\""] {
+            assert_eq!(report.svg().unwrap().matches(&format!("class={class}")).count(), 1, "{class}");
+        }
     }
 }

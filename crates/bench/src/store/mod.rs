@@ -27,6 +27,7 @@ use crate::disk::QUEUE_DEPTH;
 pub use lanes::Lane;
 pub use limit::Limit;
 pub use plan::{Group, Plan};
+pub use plot::pictures;
 pub use results::{Expected, GroupResult, LaneResult, Swept, Trend};
 pub use run::{Programs, Progress, run};
 

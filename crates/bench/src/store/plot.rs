@@ -1,136 +1,141 @@
-//! Pictures of a report: for each piece of the workload, the run time of each contender divided by that of Nectary; and
-//! the mean time of a request, divided into parts.
-//!
-//! The result is one SVG file, readable on light and dark backgrounds. The first picture has one line per contender,
-//! the second, below it, one bar per contender.
+//! The pictures of a run, from its JSON: for each piece of the workload, the run time of each contender divided by that
+//! of Nectary; and the mean time of a request, divided into parts.
 
-use std::fmt::Write;
+use serde_json::Value;
 
-use super::results::{GroupResult, Spent, Trend, spent_ms};
+use crate::Report;
+use crate::drawing::{ChartAxis, ChartBar, ChartCard, ChartGrid, ChartLine, ChartMarks, ChartPanel, ChartPoint};
+use crate::statistics::{Estimate, estimate, median};
 
-/// The sizes of a picture, in pixels.
-const WIDTH: f64 = 900.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
-const NAMES: f64 = 230.0;
-const BAR: f64 = 18.0;
-/// The colours of contenders, which colour-blind readers can distinguish too.
-const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
-const INK: &str = "#777";
+/// The parts of a request's time, from the lower end of a bar.
+const PARTS: [&str; 4] = ["read_ms", "write_ms", "daemon_ms", "other_ms"];
+/// The contender with which the others are compared.
+const BASE: &str = "nectary";
 
-/// Draws a report.
-pub(super) fn plot(experiment: &str, trends: &[Trend], groups: &[GroupResult]) -> String {
-    let mut body = String::new();
-    let mut top = 30.0;
-    let label_of = |trend: &Trend| trend.name.split_once('.').map_or(String::new(), |parts| parts.0.to_owned());
-    for of_group in trends.chunk_by(|left, right| label_of(left) == label_of(right)) {
-        ratios(&mut body, &label_of(&of_group[0]), of_group, top);
-        top += HEIGHT + 60.0;
-    }
-    for results in groups.chunk_by(|left, right| left.group.label == right.group.label) {
-        top = bars(&mut body, &results[0], top) + 50.0;
-    }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {top}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <title>{experiment}</title>\n{body}</svg>\n"
-    )
+fn word<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().unwrap_or_default()
 }
 
-fn words(body: &mut String, x: f64, y: f64, colour: &str, text: &str) {
-    let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{text}</text>");
-}
-
-/// Draws a line for each contender: its run time divided by Nectary's, for each piece of the workload.
-fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
-    let most = trends.iter().flat_map(|trend| &trend.pieces).copied().fold(1.0, f64::max).ceil();
-    let width = WIDTH - LEFT - NAMES;
-    let y = |ratio: f64| top + HEIGHT * (1.0 - ratio / most);
-    words(body, LEFT, top - 10.0, INK, &format!("{label}: run time over Nectary's, by piece of the workload"));
-    let step = (most / 6.0).ceil().max(1.0);
-    let mut line = 0.0;
-    while line <= most {
-        let _ = writeln!(
-            body,
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{1:.1}\" stroke=\"{INK}\" stroke-opacity=\"0.3\"/>",
-            LEFT + width,
-            y(line)
-        );
-        words(body, LEFT - 30.0, y(line) + 4.0, INK, &format!("{line:.0}"));
-        line += step;
-    }
-    let names = spread(trends.iter().map(|trend| y(trend.pieces.last().copied().unwrap_or(0.0))).collect());
-    for (index, (trend, name_y)) in trends.iter().zip(names).enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let last = trend.pieces.len().saturating_sub(1).max(1) as f64;
-        let at = |(index, ratio): (usize, &f64)| format!("{:.1},{:.1}", LEFT + width * index as f64 / last, y(*ratio));
-        let points: Vec<String> = trend.pieces.iter().enumerate().map(at).collect();
-        let _ = writeln!(
-            body,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            points.join(" ")
-        );
-        let name = trend.name.split_once('.').map_or(trend.name.as_str(), |parts| parts.1);
-        words(body, LEFT + width + 8.0, name_y + 4.0, colour, name);
-    }
-}
-
-/// Moves overlapping names apart, but keeps each close to its line.
-fn spread(wanted: Vec<f64>) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..wanted.len()).collect();
-    order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));
-    let mut placed = wanted.clone();
-    let mut least = f64::MIN;
-    for index in order {
-        placed[index] = wanted[index].max(least);
-        least = placed[index] + 14.0;
-    }
-    placed
-}
-
-/// Draws a bar for each contender with the parts of a request's time; returns the lower end of the bars.
-fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
-    let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
-    let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;
-    let most = spent.iter().map(|(_, spent)| sum(spent)).fold(0.001, f64::max);
-    let parts = ["hits", "puts", "daemons and memory", "misses and other"];
-    let label = format!("{}: time of a request, in ms; of that processor and waiting in brackets", result.group.label);
-    words(body, LEFT, top, INK, &label);
-    for (index, part) in parts.iter().enumerate() {
-        words(body, LEFT + 150.0 * index as f64, top + 16.0, COLOURS[index], part);
-    }
-    let width = WIDTH - NAMES - LEFT - 150.0;
-    let mut y = top + 26.0;
-    for (name, spent) in &spent {
-        words(body, LEFT - 50.0, y + 13.0, INK, name);
-        let mut x = NAMES;
-        let each = [spent.read_ms, spent.write_ms, spent.daemon_ms, spent.other_ms];
-        for (value, colour) in each.iter().zip(COLOURS) {
-            let length = width * value / most;
-            let _ = writeln!(
-                body,
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>"
-            );
-            x += length;
+/// The values of a list, in their order and each once.
+fn distinct<'a>(report: &'a Report, name: &str) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for row in &report.rows {
+        let word = word(row, name);
+        if !found.contains(&word) {
+            found.push(word);
         }
-        let text = format!("{:.2} ({:.2}, {:.2})", sum(spent), spent.processor_ms, spent.waiting_ms);
-        words(body, x + 6.0, y + 13.0, INK, &text);
-        y += BAR + 6.0;
     }
-    y
+    found
+}
+
+/// The rows of a contender in a group, one for each seed of the workload.
+fn of<'a>(report: &'a Report, group: &str, contender: &str) -> Vec<&'a Value> {
+    report.rows.iter().filter(|row| word(row, "group") == group && word(row, "contender") == contender).collect()
+}
+
+/// The run times of the pieces.
+fn times(row: &Value) -> Vec<f64> {
+    let pieces = row["pieces"].as_array().map_or(&[][..], Vec::as_slice);
+    pieces.iter().map(|piece| piece["run_s"].as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+/// The pictures: ratios by piece, and parts of a request's time.
+pub fn pictures(report: &Report) -> Vec<ChartGrid> {
+    let (groups, contenders) = (distinct(report, "group"), distinct(report, "contender"));
+    let mut ratios = Vec::new();
+    let mut bars = Vec::new();
+    for group in &groups {
+        let (mut lines, mut spent) = (Vec::new(), Vec::new());
+        for (series, contender) in contenders.iter().enumerate() {
+            let rows = of(report, group, contender);
+            if rows.is_empty() {
+                continue;
+            }
+            if *contender != BASE {
+                lines.push(ChartLine { series, points: points(&of(report, group, BASE), &rows), is_limit: false });
+            }
+            let value = |row: &Value, part: &str| row["request_ms"][part].as_f64().unwrap_or(0.0);
+            let parts = PARTS.map(|part| median(&rows.iter().map(|row| value(row, part)).collect::<Vec<_>>()));
+            let sums: Vec<f64> = rows.iter().map(|row| PARTS.iter().map(|part| value(row, part)).sum()).collect();
+            spent.push(ChartBar { series, parts: parts.to_vec(), found: estimate(&sums) });
+        }
+        ratios.push((group, lines));
+        bars.push((group, spent));
+    }
+    let id = |kind: &str, group: &str| format!("{}-{kind}-{group}", report.experiment);
+    let legend: Vec<String> = contenders.iter().map(|name| (*name).to_owned()).collect();
+    let card = |kind: &str, group: &str, marks| {
+        let panels = vec![ChartPanel { name: String::new(), marks }];
+        ChartCard { id: id(kind, group), title: format!("{group}: {kind}"), panels }
+    };
+    let highest = |values: Vec<f64>| values.into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let all_points = ratios.iter().flat_map(|one| &one.1).flat_map(|line| &line.points);
+    let y =
+        ChartAxis::linear("run time over Nectary's", highest(all_points.map(|one| one.found.high).collect()) * 1.05);
+    let pieces = ratios.iter().flat_map(|one| &one.1).map(|line| line.points.len()).max().unwrap_or(1);
+    let trend = ChartGrid {
+        legend: legend.clone(),
+        note: "A piece is a part of the workload, in order. Upright lines: intervals over seeds of the workload."
+            .to_owned(),
+        x: Some(ChartAxis::linear("piece of the workload", pieces as f64)),
+        y,
+        cards: ratios.into_iter().map(|(group, lines)| card("ratios", group, ChartMarks::Lines(lines))).collect(),
+    };
+    // What is more than four times Nectary's is cut, so that the parts of short bars can be seen.
+    let own = bars.iter().filter_map(|one| one.1.first()).map(|bar| bar.found.value).collect();
+    let all = bars.iter().flat_map(|one| &one.1).map(|bar| bar.found.high).collect();
+    let most = highest(all).min(4.0 * highest(own)) * 1.05;
+    let spent = ChartGrid {
+        legend,
+        note: "From below: hits, puts, daemons and memory, misses and other. Upright lines: intervals over seeds. Bars that \
+               are too long are cut, and have their value above."
+            .to_owned(),
+        x: None,
+        y: ChartAxis::linear("ms a request", most),
+        cards: bars.into_iter().map(|(group, bars)| card("requests", group, ChartMarks::Bars(bars))).collect(),
+    };
+    vec![trend, spent]
+}
+
+/// For each piece, the time of `others` divided by that of `base`, over seeds.
+fn points(base: &[&Value], others: &[&Value]) -> Vec<ChartPoint> {
+    let (base, others): (Vec<_>, Vec<_>) =
+        (base.iter().map(|row| times(row)).collect(), others.iter().map(|row| times(row)).collect());
+    let pieces = others.iter().chain(&base).map(Vec::len).min().unwrap_or(0);
+    let ratios = |piece: usize| -> Estimate {
+        estimate(&base.iter().zip(&others).map(|(base, other)| other[piece] / base[piece]).collect::<Vec<_>>())
+    };
+    (0..pieces).map(|piece| ChartPoint { x: piece as f64 + 1.0, found: ratios(piece) }).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn every_contender_has_a_line_and_names_do_not_lie_on_each_other() {
-        let trend = |name: &str, end: f64| Trend { name: name.to_owned(), pieces: vec![1.0, end], steady: end };
-        let trends = [trend("4gb.xfs.50", 3.9), trend("4gb.xfs.128", 3.91), trend("9gb.xfs.50", 3.0)];
-        let picture = plot("store-table4", &trends, &[]);
-        assert_eq!(picture.matches("<polyline").count(), 3);
-        assert!(picture.contains(">xfs.128</text>") && picture.ends_with("</svg>\n"));
-        let placed = spread(vec![10.0, 11.0, 5.0]);
-        assert!((placed[0] - placed[1]).abs() >= 14.0 && placed[2] == 5.0, "{placed:?}");
+    fn contenders_have_a_line_and_a_bar() {
+        let row = |group: &str, contender: &str, seed: u64, run_s: f64| {
+            json!({
+                "group": group, "contender": contender, "seed": seed, "pieces": [{ "run_s": run_s }, { "run_s": 2.0 * run_s }],
+                "request_ms": { "read_ms": run_s, "write_ms": 1.0, "daemon_ms": 0.5, "other_ms": 0.25 },
+            })
+        };
+        let rows = vec![
+            row("4gb", "nectary", 1, 1.0),
+            row("4gb", "xfs.50", 1, 3.0),
+            row("4gb", "nectary", 2, 1.0),
+            row("4gb", "xfs.50", 2, 5.0),
+            row("9gb", "nectary", 1, 1.0),
+        ];
+        let report = Report::new("store-table4", json!({}), Vec::new(), rows, String::new());
+        let [trend, spent] = pictures(&report).try_into().unwrap();
+        assert_eq!((trend.legend, trend.cards.len()), (vec!["nectary".to_owned(), "xfs.50".to_owned()], 2));
+        let ChartMarks::Lines(lines) = &trend.cards[0].panels[0].marks else { panic!("lines") };
+        assert_eq!((lines.len(), lines[0].points.len(), lines[0].points[0].found.value), (1, 2, 4.0));
+        let ChartMarks::Bars(bars) = &spent.cards[0].panels[0].marks else { panic!("bars") };
+        assert_eq!((bars.len(), bars[1].parts.as_slice(), bars[1].found.value), (2, &[4.0, 1.0, 0.5, 0.25][..], 5.75));
+        crate::drawing::tests::is_well_formed(&crate::drawing::svg_file("store", &pictures(&report)));
     }
 }

@@ -16,6 +16,7 @@ use super::results::{GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms,
 use super::{Preset, plot, text};
 use crate::contender::Kind;
 use crate::disk::Timekeeping;
+use crate::drawing::svg_file;
 use crate::statistics::{Estimate, estimate, median, ratio_of_sums};
 use crate::{Figure, Report, machine};
 
@@ -47,8 +48,9 @@ pub(super) fn report(plan: &Plan, groups: Vec<GroupResult>, swept: Vec<Swept>, t
         "machine": machine::describe(), "skipped": plan.skipped, "took_s": took.as_secs_f64(),
     });
     let text = text::text(plan, &groups, &figures, &trends, &swept, took);
-    let svg = plot::plot(&experiment, &trends, &groups);
-    Report::new(&experiment, setting, figures, rows, text).with("trends", json!(trends)).with_svg(svg)
+    let report = Report::new(&experiment, setting, figures, rows, text).with("trends", json!(trends));
+    let svg = svg_file(&experiment, &plot::pictures(&report));
+    report.with_svg(svg)
 }
 
 /// The target of the ratio to a peer, by preset and group; `None` if the ratio has no target.

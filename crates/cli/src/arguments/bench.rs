@@ -1,5 +1,8 @@
 //! The options of `bench`.
 
+mod bench_io;
+mod bench_report;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -8,7 +11,12 @@ use nectary_bench::contender::FileSystem;
 use nectary_bench::disk::QUEUE_DEPTH;
 use nectary_block::parse_size;
 
-use super::{BenchIoArguments, TEMPLATE, exit};
+pub use bench_io::{BenchIoArguments, IoMatrix};
+pub use bench_report::{
+    BenchAllArguments, BenchClaimsArguments, BenchCompareArguments, BenchFiguresArguments, BenchReportArguments,
+};
+
+use super::{TEMPLATE, exit};
 
 /// `bench`.
 #[derive(Debug, Args)]
@@ -89,6 +97,41 @@ pub enum BenchCommand {
   Random requests alone, with a donor of one thread:
     nectary bench ram --only 4x32 --threads 1 --json ram.json", after_help = exit::HELP)]
     Ram(BenchRamArguments),
+    /// Every experiment at a size that fits this machine, as one report; goes on after an interruption (root)
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A look at everything, in a quarter of an hour:
+    nectary bench all --report look --quick
+  All of it, in up to two hours; the same command goes on after Ctrl-C:
+    nectary bench all --report full --folder /var/cache
+  Only the tables of the store:
+    nectary bench all --report full --only store-table", after_help = exit::HELP)]
+    All(BenchAllArguments),
+    /// Draws the report of `bench all` from the experiments' JSON files: one HTML file
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  Into full/report.html:
+    nectary bench report full
+  Elsewhere, and which tables and figures of the seeds are in it:
+    nectary bench report full --output /tmp/page.html --json", after_help = exit::HELP)]
+    Report(BenchReportArguments),
+    /// Two runs of `bench all`, or two JSON files: what has changed by more than the intervals
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  Exit code 1 if something has become worse:
+    nectary bench compare before after
+  One experiment:
+    nectary bench compare before/ram.json after/ram.json --json", after_help = exit::HELP)]
+    Compare(BenchCompareArguments),
+    /// What the seed documents claim, and whether the experiments show it
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  Exit code 1 if an experiment is missing:
+    nectary bench claims full", after_help = exit::HELP)]
+    Claims(BenchClaimsArguments),
+    /// The figures that Nectary should reach, and whether the experiments or pages of results have them
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  Of a run of `bench all`:
+    nectary bench figures full --json
+  Of the pages of this repository:
+    nectary bench figures docs/results", after_help = exit::HELP)]
+    Figures(BenchFiguresArguments),
     /// The process of one contender; started by the command itself
     #[command(hide = true)]
     Worker,
@@ -227,8 +270,8 @@ pub struct BenchCacheArguments {
     /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, for example docs/results; refused if the current
-    /// directory has changes that are in no commit, or if the load of the machine is above 0.5
+    /// Write the report as a page with its picture into this directory, for example docs/results; refused if the
+    /// current directory has changes that are in no commit, or if the load of the machine is above 0.5
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
     /// Write the page also then; it says so

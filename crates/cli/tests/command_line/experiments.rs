@@ -21,6 +21,7 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
         "bench files --seed nrd",
         "bench files --seed ncar",
         "bench ram",
+        "bench all --report DIR --quick",
     ] {
         assert!(
             text.lines().any(|line| line.starts_with(command) && line.contains("minute") || line.contains("hour")),
@@ -51,6 +52,107 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
     let nowhere = scratch.run_after("export GIT_DIR=/nowhere", "bench cache --seed dear --only sort --write kept");
     nowhere.exits(1).says("the commit is unknown").says("--anyway");
     scratch.run("bench cache").exits(2);
+}
+
+/// The JSON of an experiment with one figure.
+fn made_up(scratch: &Scratch, folder: &str, value: f64) {
+    std::fs::create_dir_all(scratch.file(folder)).unwrap();
+    let text = format!(
+        "{{\"experiment\": \"store-table4\", \"setting\": {{\"quick\": false, \"requests\": 150000}}, \"rows\": [], \"figures\": \
+         [{{\"name\": \"ratio.4gb.xfs.50\", \"unit\": \"x\", \"value\": {value}, \"low\": {}, \"high\": {}, \"target\": 4.6, \
+         \"is_at_most\": false, \"is_judged\": true}}]}}",
+        value - 0.1,
+        value + 0.1
+    );
+    std::fs::write(scratch.file(&format!("{folder}/store-table4.json")), text).unwrap();
+}
+
+#[test]
+fn reports_are_drawn_from_json() {
+    let scratch = Scratch::new("bench-report");
+    made_up(&scratch, "old", 4.0);
+    made_up(&scratch, "new", 3.0);
+    // Everything but Table 4 is missing.
+    let text = scratch.run("bench report old").exits(1).text();
+    assert!(text.starts_with("1 of 28 tables and figures of the seeds; old/report.html\n"), "{text}");
+    assert!(text.contains("NOT RUN: NCAR, Figure 20"), "{text}");
+    let page = std::fs::read_to_string(scratch.file("old/report.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("ratio.4gb.xfs.50"));
+    let items: Value = serde_json::from_slice(&scratch.run("bench report old --json").exits(1).output).unwrap();
+    assert_eq!((items.as_array().unwrap().len(), items[0]["not_drawn"].is_null()), (28, true));
+    let worse = scratch.run("bench compare old new").exits(1).text();
+    assert!(worse.starts_with("1 figures: 1 worse, 0 better"), "{worse}");
+    scratch.run("bench compare new old").exits(0);
+    let same = scratch.run("bench compare old/store-table4.json old --json").exits(0);
+    let same: Value = serde_json::from_slice(&same.output).unwrap();
+    assert_eq!(same[0]["comparison"], "not-apart");
+    let judged: Value = serde_json::from_slice(&scratch.run("bench claims old --json").exits(1).output).unwrap();
+    let verdict =
+        |name: &str| judged.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap()["verdict"].clone();
+    assert_eq!((verdict("throughput-4"), verdict("nrd-creates")), ("reproduced".into(), "not-measured".into()));
+    let stated: Value = serde_json::from_slice(&scratch.run("bench figures old --json").exits(0).output).unwrap();
+    let figure = stated.as_array().unwrap().iter().find(|one| one["name"] == "store.table-4").unwrap();
+    assert_eq!((&figure["state"], &figure["page"]), (&"not-reached".into(), &"store-table4.json".into()));
+    scratch.run("bench figures").exits(0);
+    let mut left: Vec<_> =
+        std::fs::read_dir(scratch.file("old")).unwrap().map(|one| one.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["report.html", "store-table4.json"]);
+}
+
+#[test]
+fn reports_of_nothing_are_refused() {
+    let scratch = Scratch::new("bench-report-nothing");
+    for line in ["report no", "claims no", "compare no no", "figures no", "report ."] {
+        scratch.run(&format!("bench {line}")).exits(4);
+    }
+    std::fs::write(scratch.file("x.json"), "[]").unwrap();
+    scratch.run("bench report .").exits(2).says("x.json").says("remove it");
+    scratch.run("bench all").exits(2).says("--report");
+    scratch.run("bench all --report r --only tape").exits(2).says("no experiment has \"tape\"").says("io-ncar");
+    scratch.run("bench all --report r --folder no").exits(2).says("no such directory");
+    assert!(!scratch.file("r").exists());
+}
+
+/// Files as the programs of an experiment leave them after SIGKILL.
+const INTERRUPTED: [&str; 2] = [".files.json.part", ".report.html.part"];
+
+#[test]
+fn whole_runs_go_on_after_sigkill() {
+    let scratch = Scratch::new("bench-all");
+    let mut first = scratch.command("bench all --report r --quick --only io").spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let has_begun = || {
+        let entries = std::fs::read_dir(scratch.file("r")).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("nectary-bench-all-"))
+    };
+    while !has_begun() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    for name in INTERRUPTED {
+        std::fs::write(scratch.file(&format!("r/{name}")), "{").unwrap();
+    }
+    // The sweep of the device needs nothing that may be missing.
+    let text = scratch.run("bench all --report r --quick --only io").exits(0).text();
+    assert!(text.ends_with("1 of 1 experiments ran; r/report.html\n"), "{text}");
+    let before = std::fs::read(scratch.file("r/io.json")).unwrap();
+    scratch.run("bench all --report r --quick --only io").exits(0);
+    assert!(before == std::fs::read(scratch.file("r/io.json")).unwrap(), "a finished experiment stays");
+    scratch.run("bench all --report r --only io").exits(2).says("quick");
+    // The guardian of the killed run may still be at work.
+    while has_begun() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let mut left: Vec<String> = std::fs::read_dir(scratch.file("r"))
+        .unwrap()
+        .map(|one| one.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["io.json", "report.html"]);
 }
 
 /// A short run of `bench io`.

@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((peer.value, peer.low, peer.high, peer.target, peer.is_judged), (2.0, 2.0, 2.0, Some(5.0), false));
         // 100 files in 1, 2 and 3 seconds.
         let rate = figure("create.threads4.volume-client");
-        assert_eq!((rate.value, rate.unit), (50.0, "1/s"));
+        assert_eq!((rate.value, &*rate.unit), (50.0, "1/s"));
         assert!(rate.low > 33.0 && rate.low < 50.0 && rate.high > 50.0 && rate.high < 100.0, "{rate:?}");
         assert!(report.figures[0].name.contains("volume-server-again.over_volume-server"), "the noise is first");
         assert!(report.rows.len().is_multiple_of(2) && report.rows.len() >= 2 * 4, "{}", report.rows.len());

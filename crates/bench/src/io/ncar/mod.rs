@@ -10,9 +10,11 @@
 //! |---|---|
 //! | `figures` | which series each figure shows |
 //! | `stage` | the device, the systems on it, and the hosts |
-//! | `report` | tables, JSON, the pictures |
+//! | `report` | tables and JSON |
+//! | `pictures` | the figures, drawn from the JSON |
 
 mod figures;
+mod pictures;
 mod report;
 mod stage;
 
@@ -26,6 +28,8 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use crate::{Error, Report};
 use stage::Stage;
+
+pub use pictures::{figure_id, pictures, titles};
 
 /// The least memory of the server's host: its server, a mount and a pass need it also in a quick run. *Units*: bytes.
 const SERVER_BYTES_MIN: u64 = 128 << 20;

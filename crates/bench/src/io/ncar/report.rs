@@ -5,10 +5,10 @@ use std::time::Duration;
 use nectary_block::format_size;
 use serde_json::json;
 
-use super::{Emptied, Measured, Plan, Series, System, XFS_BLOCK_BYTES, figures};
+use super::{Emptied, Measured, Plan, Series, System, XFS_BLOCK_BYTES, figures, pictures};
+use crate::drawing::svg_file;
 use crate::hosts::Host;
 use crate::io::job::{Mode, Operation};
-use crate::io::plot::{Chart, Line, plot};
 use crate::statistics::{Estimate, estimate};
 use crate::{Figure, Report, machine};
 
@@ -32,10 +32,12 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
     let setting = json!({
         "target": plan.options.target, "bytes": plan.bytes, "passes": plan.passes, "sizes": plan.sizes,
         "client_memory_bytes": plan.memory_bytes(Host::Client), "server_memory_bytes": plan.memory_bytes(Host::Server),
+        "quick": plan.options.quick,
         "machine": machine::describe(), "took_s": took.as_secs_f64(), "only": plan.options.only,
     });
-    let svg = plot("bench io --matrix ncar", &charts(measured));
-    Report::new("io-ncar", setting, all, rows, text(plan, measured, took)).with_svg(svg)
+    let report = Report::new("io-ncar", setting, all, rows, text(plan, measured, took));
+    let svg = svg_file("bench io --matrix ncar", &pictures(&report));
+    report.with_svg(svg)
 }
 
 fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
@@ -62,7 +64,7 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
         }
     }
     text += &comparison(measured);
-    text += "\nFigures of the report, drawn beside this page: its charts 1 to 20 in order, two plots each\n";
+    text += "\nFigures of the report, drawn beside this page, two plots each\n";
     for one in figures::all() {
         text += &format!("  {}\n", one.title());
     }
@@ -167,33 +169,14 @@ fn short(series: &Series) -> String {
     format!("{system}.{rest}")
 }
 
-/// Makes the two plots of each figure, with the report's titles.
-fn charts(measured: &[Measured]) -> Vec<Chart> {
-    let mut charts = Vec::new();
-    for figure in figures::all() {
-        for (name, part) in figure.parts() {
-            let lines = measured
-                .iter()
-                .filter(|one| figure.shows(&one.series) && part.shows(&one.series))
-                .map(|one| Line {
-                    name: one.series.name(),
-                    points: one.rates.iter().map(|(size, rates)| (*size, estimate(rates).value)).collect(),
-                    is_ceiling: false,
-                })
-                .collect();
-            charts.push(Chart { title: format!("{}; {name}", figure.title()), lines });
-        }
-    }
-    charts
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use super::super::{Options, Plan};
     use super::*;
-    use crate::io::plot::tests::is_well_formed;
+    use crate::drawing::ChartMarks;
+    use crate::drawing::tests::is_well_formed;
 
     #[test]
     fn the_added_time_is_that_of_the_volume_divided_by_that_of_the_bare_server() {
@@ -227,12 +210,16 @@ mod tests {
             assert!(text.contains(&format!("volume.client.read.buffered.remount.streams1 / {other}")), "{text}");
         }
         is_well_formed(report.svg().unwrap());
-        let charts = charts(&measured);
-        assert_eq!(charts.len(), 40);
-        assert!(charts.iter().all(|chart| chart.lines.len() >= 2), "the volume, twice or beside others");
+        let cards: Vec<_> = pictures(&report).into_iter().flat_map(|grid| grid.cards).collect();
+        assert_eq!(cards.len(), 20);
+        let lines = |card: usize, panel: usize| match &cards[card].panels[panel].marks {
+            ChartMarks::Lines(lines) => lines.len(),
+            ChartMarks::Bars(_) => 0,
+        };
+        assert!((0..20).all(|card| cards[card].panels.len() == 2 && lines(card, 0) > 2 && lines(card, 1) > 2));
         // The plot of figure 13 for the client has the volume, the device, the bare server, and XFS after both ways of
-        // emptying caches.
-        assert_eq!(charts[24].lines.len(), 5);
+        // emptying caches; and the device's direct requests as the limit.
+        assert_eq!((cards[12].id.as_str(), lines(12, 0)), ("ncar-figure-13", 6));
         assert!(report.figures.iter().any(|one| one.name == "ncar.xfs.client.read.buffered.remount.streams2.512k"));
         assert_eq!(short(&measured[0].series), "raw.buffered.dropx1");
     }
