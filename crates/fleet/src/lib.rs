@@ -7,5 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod machine;
+pub mod options;
 pub mod records;
 pub mod shares;

@@ -10,6 +10,7 @@ mod figures;
 mod gate;
 mod membership;
 mod node;
+pub mod peer_headers;
 mod purge;
 
 pub use figures::{FleetFigures, FleetState, NodeFigures};
