@@ -1,6 +1,6 @@
 //! What a fleet is started with.
 //!
-//! Owns: [`FleetOptions`]. The command makes them of `[fleet]`, the store and the rules of the sites.
+//! Owns: [`FleetOptions`]. `configured` makes them of `[fleet]`, the size of the store and the rules of the sites.
 
 use std::path::PathBuf;
 

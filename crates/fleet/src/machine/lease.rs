@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::FleetMachine;
 use super::event::FleetAction;
+use super::{FleetMachine, FleetRules};
 
 /// The first pause after a failure; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -49,8 +49,10 @@ pub(super) struct RetryPause {
 
 impl RetryPause {
     /// Notes a failure.
-    pub fn failed(&mut self, now: Duration) {
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+    pub fn failed(&mut self, now: Duration, rules: &FleetRules) {
+        // Some attempts must fit into a lease.
+        let most = PAUSE_MAX.min(rules.lease / 4);
+        self.pause = (self.pause * 2).max(PAUSE_MIN).min(most);
         self.at = now + self.pause;
     }
 
@@ -92,7 +94,7 @@ impl FleetMachine {
 
     pub(super) fn on_lease_failed(&mut self, now: Duration, why: String) {
         self.lease.is_asking = false;
-        self.lease.retry.failed(now);
+        self.lease.retry.failed(now, &self.rules);
         self.lease.trouble = Some(why);
     }
 
@@ -110,7 +112,7 @@ impl FleetMachine {
 
     pub(super) fn on_join_failed(&mut self, now: Duration, why: String) {
         self.lease.is_joining = false;
-        self.lease.retry.failed(now);
+        self.lease.retry.failed(now, &self.rules);
         self.lease.trouble = Some(why);
     }
 

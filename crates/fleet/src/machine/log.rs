@@ -191,7 +191,7 @@ impl FleetMachine {
 
     pub(super) fn on_read_failed(&mut self, now: Duration, why: String) {
         self.log.is_reading = false;
-        self.log.read_retry.failed(now);
+        self.log.read_retry.failed(now, &self.rules);
         self.log.trouble = Some(format!("the log cannot be read: {why}"));
     }
 
@@ -250,7 +250,7 @@ impl FleetMachine {
 
     pub(super) fn on_watch_ended(&mut self, now: Duration, is_compacted: bool, why: String) {
         self.log.is_watching = false;
-        self.log.read_retry.failed(now);
+        self.log.read_retry.failed(now, &self.rules);
         self.log.trouble = Some(format!("the log cannot be watched: {why}"));
         if is_compacted {
             self.log.is_read = false;
@@ -284,7 +284,7 @@ impl FleetMachine {
         for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
             self.log.pending.push_front(purge);
         }
-        self.log.apply_retry.failed(now);
+        self.log.apply_retry.failed(now, &self.rules);
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
     }
 

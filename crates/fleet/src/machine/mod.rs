@@ -183,7 +183,12 @@ impl FleetMachine {
 
     /// The last revision that this node has applied; 0 if its store is of another fleet.
     pub fn applied(&self) -> u64 {
-        if self.log.mark.fleet == self.identity { self.log.mark.revision } else { 0 }
+        if self.has_fleet() { self.log.mark.revision } else { 0 }
+    }
+
+    /// Whether the store is of the fleet that this node knows.
+    pub fn has_fleet(&self) -> bool {
+        self.identity != 0 && self.log.mark.fleet == self.identity
     }
 
     /// What the store has applied.
@@ -203,7 +208,7 @@ impl FleetMachine {
 
     /// Whether the store has applied a revision of this fleet.
     fn has_applied(&self, revision: u64) -> bool {
-        self.identity != 0 && self.log.mark.fleet == self.identity && self.log.mark.revision >= revision
+        self.has_fleet() && self.log.mark.revision >= revision
     }
 
     /// Whether the rules of this node are not those of most nodes.

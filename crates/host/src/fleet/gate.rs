@@ -26,6 +26,7 @@ pub struct FleetGate {
     member_until_ms: AtomicU64,
     serve_until_ms: AtomicU64,
     applied: AtomicU64,
+    fleet: AtomicU64,
 }
 
 impl FleetGate {
@@ -62,6 +63,17 @@ impl FleetGate {
         self.serve_until_ms.store(milliseconds(serve_until.max(member_until)), Ordering::Release);
     }
 
+    /// The fleet that the revision belongs to: the lower half of its identity, or 0. A request of a node of another
+    /// identity is not answered, as their revisions cannot be compared.
+    pub fn fleet(&self) -> u64 {
+        self.fleet.load(Ordering::Acquire)
+    }
+
+    /// Sets the fleet. Set it before its first revision.
+    pub fn set_fleet(&self, identity: u128) {
+        self.fleet.store(identity as u64, Ordering::Release);
+    }
+
     /// Sets the last revision that was applied. With another fleet it may be a lower one.
     pub fn set_applied(&self, revision: u64) {
         self.applied.store(revision, Ordering::Release);
@@ -90,6 +102,7 @@ mod tests {
         assert_eq!(gate.standing(), Standing::ValidateOnly);
         gate.set_times(Duration::MAX, Duration::MAX);
         gate.set_applied(7);
-        assert_eq!((gate.standing(), gate.applied()), (Standing::Member, 7));
+        gate.set_fleet(1 << 64 | 5);
+        assert_eq!((gate.standing(), gate.applied(), gate.fleet()), (Standing::Member, 7, 5));
     }
 }

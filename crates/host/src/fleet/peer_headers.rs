@@ -10,6 +10,8 @@ pub const FROM: &str = "nectary-fleet-from";
 pub const VIEW: &str = "nectary-fleet-view";
 /// What the sender had applied before it looked for the object.
 pub const REVISION: &str = "nectary-fleet-revision";
+/// The fleet of that revision: the lower half of its identity, 16 hexadecimal digits.
+pub const FLEET: &str = "nectary-fleet-identity";
 /// The address of the client.
 pub const CLIENT: &str = "nectary-fleet-client";
 /// Whether the client used TLS: `0` or `1`.
@@ -35,7 +37,7 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, VIEW, REVISION, CLIENT, SECURE, STATE];
+        let all = [HOP, FROM, VIEW, REVISION, FLEET, CLIENT, SECURE, STATE];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }
