@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary-proxy", 5),
     ("nectary-bench", 5),
     ("nectary-attach", 4),
+    ("nectary-fleet", 4),
     ("nectary-volume", 3),
     ("nectary-trace", 3),
     ("nectary-ram", 3),
@@ -31,7 +32,8 @@ const BESIDE: &[&str] = &["nectary-features", "nectary-sim", "nectary-fuzz", "ne
 
 /// Heavy frameworks, and the crates that may depend on each, so that other crates need not build them.
 const FRAMEWORKS: &[(&str, &[&str])] = &[
-    ("hyper", &["nectary-proxy"]),
+    ("hyper", &["nectary-fleet", "nectary-proxy"]),
+    ("prost", &["nectary-fleet"]),
     ("instant-acme", &["nectary-proxy"]),
     ("rustls", &["nectary-host", "nectary-proxy"]),
     ("clap", &["nectary"]),

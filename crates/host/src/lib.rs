@@ -2,8 +2,8 @@
 //!
 //! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages on standard
 //! error, TLS, the settings of the allocator, the limits of open descriptors and of memory, inherited sockets, a clock
-//! that counts while the host is suspended, and what calls in progress wait for. Leaves to others: the answers of each
-//! part, and the way in which they are shown on a terminal.
+//! that counts while the host is suspended, what calls in progress wait for, and the traits between a proxy and its fleet.
+//! Leaves to others: the answers of each part, and the way in which they are shown on a terminal.
 //!
 //! A part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`]. `nectary status`
 //! requests the status of the part at each socket in that directory with [`control::parts`]; [`control::request`] calls
@@ -16,6 +16,7 @@ pub mod connect;
 pub mod control;
 pub mod descriptors;
 mod error;
+pub mod fleet;
 pub mod inherited;
 pub mod log;
 pub mod memory;

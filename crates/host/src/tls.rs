@@ -90,6 +90,15 @@ impl ClientTls {
     ///
     /// *Errors*: [`Error::Tls`] with the file and the problem.
     pub fn load(ca: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<ClientTls, Error> {
+        ClientTls::load_for(ca, identity, None)
+    }
+
+    /// Makes a client like [`load`](ClientTls::load), which offers this protocol (ALPN), such as `h2`.
+    pub fn load_for(
+        ca: Option<&Path>,
+        identity: Option<(&Path, &Path)>,
+        protocol: Option<&[u8]>,
+    ) -> Result<ClientTls, Error> {
         let roots = match ca {
             Some(path) => roots(path)?,
             None => system_roots()?,
@@ -98,12 +107,13 @@ impl ClientTls {
             .with_safe_default_protocol_versions()
             .map_err(|error| refused(ca.unwrap_or(Path::new("TLS")), error))?
             .with_root_certificates(roots);
-        let config = match identity {
+        let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificates, key)) => builder
                 .with_client_auth_cert(read_certificates(certificates)?, read_key(key)?)
                 .map_err(|error| refused(certificates, format!("with the key {}: {error}", key.display())))?,
         };
+        config.alpn_protocols.extend(protocol.map(<[u8]>::to_vec));
         Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)) })
     }
 

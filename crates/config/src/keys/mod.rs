@@ -5,12 +5,14 @@
 //! `docs/proxy-config.md`. Leaves to others: reading the values.
 
 mod acme_keys;
+mod fleet_keys;
 mod process;
 mod routing;
 mod storage;
 mod upstream;
 
 pub use acme_keys::ACME;
+pub use fleet_keys::FLEET;
 pub use process::{ADMIN, CERTIFICATE, LISTENER, LOG, SERVER, TLS};
 pub use routing::{FORWARD, HEADERS, REDIRECT, ROUTE, SITE};
 pub use storage::{LIMITS, STORE};
@@ -55,11 +57,12 @@ impl Table {
 }
 
 /// The names of the tables at the top of the file.
-pub static TOP: [&str; 10] =
-    ["server", "listener", "store", "admin", "log", "tls", "limits", "forward-proxy", "origins", "site"];
+pub static TOP: [&str; 11] =
+    ["server", "listener", "store", "admin", "log", "tls", "limits", "fleet", "forward-proxy", "origins", "site"];
 
-/// All tables, in the order of the page. `[tls.acme]` is last: a name that others share with it is said to be theirs.
-pub static TABLES: [&Table; 18] = [
+/// All tables, in the order of the page. `[tls.acme]` and `[fleet]` are last: a name that
+/// others share with them is said to be theirs.
+pub static TABLES: [&Table; 19] = [
     &LISTENER,
     &TLS,
     &CERTIFICATE,
@@ -78,6 +81,7 @@ pub static TABLES: [&Table; 18] = [
     &HEADERS,
     &REDIRECT,
     &ACME,
+    &FLEET,
 ];
 
 /// Makes a key.

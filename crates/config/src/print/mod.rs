@@ -4,6 +4,7 @@
 //! value; the same value gives the same bytes. Keys of tables that are there once are written also if they are not set,
 //! as comments, so that the file shows what could be set. Leaves to others: the comments (`keys`).
 
+mod fleet_printer;
 mod routing_printer;
 mod value_text;
 mod writer;
@@ -46,6 +47,9 @@ pub fn to_toml(config: &ProxyConfig) -> String {
     let entries = vec![("access", optional(&log.access, target)), ("format", spelled(&log.format, &formats))];
     writer.full_section("[log]", &keys::LOG, entries);
     writer.full_section("[limits]", &keys::LIMITS, limit_entries(config));
+    if let Some(fleet) = &config.fleet {
+        writer.section("[fleet]", &keys::FLEET, fleet_printer::fleet_entries(fleet));
+    }
     if let Some(forward) = &config.forward {
         writer.section("[forward-proxy]", &keys::FORWARD, routing_printer::forward_entries(forward));
     }

@@ -6,6 +6,7 @@
 mod acme_reader;
 mod consistency;
 mod findings;
+mod fleet_reader;
 mod front;
 mod origin_reader;
 mod rule_reader;
@@ -155,6 +156,9 @@ fn document_tables(out: &mut Findings, document: &DeTable<'_>, source: Source) -
     }
     if let Some(table) = table(out, document, "limits", &keys::LIMITS) {
         config.limits = storage_reader::limits(out, &table);
+    }
+    if let Some(table) = table(out, document, "fleet", &keys::FLEET) {
+        config.fleet = Some(fleet_reader::fleet(out, &table));
     }
     if let Some(table) = table(out, document, "forward-proxy", &keys::FORWARD) {
         config.forward = Some(site_reader::forward(out, &table));

@@ -6,6 +6,7 @@
 
 mod acme_config;
 mod admin;
+mod fleet_config;
 mod header_edits;
 mod limits;
 mod listener;
@@ -18,6 +19,7 @@ mod store;
 
 pub use acme_config::{AcmeChallenge, AcmeConfig};
 pub use admin::{AdminConfig, LogConfig, LogFormat, LogTarget};
+pub use fleet_config::{EtcdTls, FleetConfig, FleetPurges, FleetTls, PeerAddress, PurgeAnswer, PurgeWhenCut};
 pub use header_edits::{HeaderEdits, HeaderValue};
 pub use limits::{LimitConfig, RequestRate};
 pub use listener::{
@@ -56,6 +58,8 @@ pub struct ProxyConfig {
     pub tls: TlsConfig,
     /// `[limits]`: sizes, counts and times that clients and origins could otherwise choose.
     pub limits: LimitConfig,
+    /// `[fleet]`: several proxies as one cache; `None` if this one is alone.
+    pub fleet: Setting<FleetConfig>,
     /// `[forward-proxy]`: the rules for requests to hosts that are no site's; `None` if such requests are refused.
     pub forward: Setting<ForwardConfig>,
     /// `[origins.NAME]`: the origins, in the order of the file; their names are unique.

@@ -222,6 +222,65 @@ prop_compose! {
     }
 }
 
+fn peer() -> impl Strategy<Value = PeerAddress> {
+    let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
+    (hosts, 1_u16..).prop_map(|(host, port)| PeerAddress { host, port })
+}
+
+prop_compose! {
+    fn fleet_purges()(
+        when_cut in setting(select(vec![PurgeWhenCut::Fail, PurgeWhenCut::Queue])),
+        queue_max in setting(1_u32..=100_000),
+        answer in setting(select(vec![PurgeAnswer::Applied, PurgeAnswer::Accepted])),
+        times in vec(time(), 2),
+        rate in rate(),
+        log_bytes_max in setting(1_u64 << 20..=1 << 30),
+    ) -> FleetPurges {
+        FleetPurges { when_cut, queue_max, answer, time: times[0], rate, log_bytes_max, log_age: times[1] }
+    }
+}
+
+prop_compose! {
+    fn fleet()(
+        names in vec(setting("[a-zA-Z0-9._-]{1,9}"), 3),
+        peers in proptest::collection::hash_set(peer(), 1..4),
+        listen in setting(1_u16..),
+        files in vec(file(), 3),
+        etcd in vec(server_url(), 1..4),
+        is_fixed in any::<bool>(),
+        etcd_files in (setting(file()), option::of((file(), file()))),
+        lease in setting((2_u64..=300).prop_map(Duration::from_secs)),
+        serve_when_cut in time(),
+        validate_when_cut in rate(),
+        purges in fleet_purges(),
+    ) -> FleetConfig {
+        let members: Vec<_> = peers.into_iter().map(Located::nowhere).collect();
+        let (cert, key) = etcd_files.1.map(|(cert, key)| (Located::nowhere(cert), Located::nowhere(key))).unzip();
+        let is_url = |url: &ServerUrl| url.scheme != ServerScheme::Unix;
+        let etcd: Vec<_> = etcd.into_iter().filter(is_url).map(Located::nowhere).collect();
+        let is_fixed = is_fixed || etcd.is_empty();
+        FleetConfig {
+            name: names[0].clone(),
+            node: names[1].clone(),
+            zone: names[2].clone(),
+            address: members[0].clone(),
+            listen: listen.map(|port| Located::nowhere(SocketAddr::from(([127, 0, 0, 1], port.value)))),
+            tls: FleetTls {
+                cert: Located::nowhere(files[0].clone()),
+                key: Located::nowhere(files[1].clone()),
+                ca: Located::nowhere(files[2].clone()),
+            },
+            etcd: if is_fixed { Vec::new() } else { etcd },
+            members: if is_fixed { members } else { Vec::new() },
+            etcd_tls: EtcdTls { ca: etcd_files.0, cert, key },
+            lease,
+            serve_when_cut,
+            validate_when_cut,
+            purges,
+        }
+    }
+}
+
 prop_compose! {
     fn origin()(
         (servers, srv) in prop_oneof![
@@ -406,8 +465,8 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
     let admin = (vec(20_000_u16.., 0..3), setting(file()), switch(), admin_socket, socket_mode());
     let forward = setting((list(network(), 2), option::of(list(1_u16.., 2)), rules()));
     let front = (vec(listener(), 1..4), tls(), store(), limits(), process, log, admin, forward);
-    let behind = (vec(origin(), 1..3), vec(site(), 1..3));
-    (front, behind).prop_map(|(front, (origins, sites))| {
+    let behind = (vec(origin(), 1..3), vec(site(), 1..3), setting(fleet()));
+    (front, behind).prop_map(|(front, (origins, sites, fleet))| {
         let (listeners, tls, store, limits, process, log, admin, forward) = front;
         let mut config = ProxyConfig {
             server: ProcessConfig { workers: process.0, trust_forwarded: process.1, send_forwarded: process.2 },
@@ -426,6 +485,7 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
             log: LogConfig { access: log.0, format: log.1 },
             tls,
             limits,
+            fleet,
             forward: forward.map(|forward| {
                 let (allow, connect_ports, rules) = forward.value;
                 Located::nowhere(ForwardConfig { allow, connect_ports, rules })

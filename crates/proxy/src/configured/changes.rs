@@ -17,6 +17,7 @@ pub fn unchanged_parts(started: &ProxyConfig, now: &ProxyConfig) -> Vec<&'static
         ("[admin]", started.admin != now.admin),
         ("[log]", started.log != now.log),
         ("[limits]", started.limits != now.limits),
+        ("[fleet]", started.fleet != now.fleet),
         ("`allow` and `connect-ports` of [forward-proxy]", forward(started) != forward(now)),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()

@@ -195,8 +195,8 @@ impl Store {
             names: Arc::clone(&names),
             referenced,
         };
-        let (since, purge_number) = (recovered.membership.since, recovered.purge_log.order().number);
-        let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, purge_number);
+        let (since, order) = (recovered.membership.since, recovered.purge_log.order());
+        let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, order);
         if planted(Bug::CutStatedAsFlushed) {
             // The clock is above everything that was found.
             progress.flushed.store(recovered.clock, Ordering::Release);

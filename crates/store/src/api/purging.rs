@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nectary_host::fleet::AppliedMark;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
@@ -173,6 +174,21 @@ impl Store {
         self.purge(Target::Tag(hash), effect, turn, |_| ()).await
     }
 
+    /// What this span has applied of its fleet's purges.
+    pub(crate) fn applied_mark(&self) -> AppliedMark {
+        self.state().progress.mark()
+    }
+
+    /// Says what the store has applied of its fleet's purges, all of which are durable. The next block of the log has it.
+    pub(crate) fn set_applied_mark(&self, mark: AppliedMark) {
+        self.state().progress.set_mark(mark);
+    }
+
+    /// Writes a block without a purge, so that the mark is durable.
+    pub(crate) async fn flush_applied_mark_in(&self, turn: Turn) -> Result<(), Error> {
+        self.ask_in_turn(None, turn).await
+    }
+
     /// Purges `target`. As soon as the purge is valid in memory, calls `then` with the purge's generation.
     async fn purge(
         &self,
@@ -197,13 +213,13 @@ impl Store {
             }
         };
         then(record.generation.get());
-        self.ask_in_turn(record, turn).await?;
+        self.ask_in_turn(Some(record), turn).await?;
         Counters::add(&puts.span.counters.purges, 1);
         Ok(())
     }
 
-    /// Makes the record of a purge durable. The purge's turn ends when the writer has received the record.
-    async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
+    /// Makes the record of a purge durable, or only the mark. The purge's turn ends when the writer has received the record.
+    async fn ask_in_turn(&self, record: Option<PurgeRecord>, turn: Turn) -> Result<(), Error> {
         let Turn { order, guard } = turn;
         let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
         drop(guard);

@@ -214,12 +214,15 @@ pub struct PurgeBlockBody {
     pub reserved: U32,
 }
 
-/// The tail of a purge block, after its records, in a store of several spans; zero in a store of one span.
+/// The tail of a purge block, after its records. The first two fields are those of a store of several spans, the others
+/// those of a store whose purges are a fleet's; all of them are zero otherwise.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PurgeBlockTail {
     pub purge_number: U64,
     pub purge_held: U64,
+    pub fleet_revision: U64,
+    pub fleet_identity: U128,
 }
 
 /// The record of one purge.

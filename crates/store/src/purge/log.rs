@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use nectary_block::{Buffer, SharedDevice, write};
+use nectary_host::fleet::AppliedMark;
 use zerocopy::IntoBytes;
 
 use crate::disk::span::Span;
@@ -109,9 +110,16 @@ impl PurgeLog {
         self.order
     }
 
-    /// Raises the purge numbers that every later block records, if those in `order` are higher.
+    /// Raises the purge numbers that every later block records, if those in `order` are higher; a mark in it replaces the
+    /// one that they record.
     pub fn advance(&mut self, order: PurgeOrder) {
-        self.order = self.order.max(order);
+        let number = self.order.number.max(order.number);
+        self.order = self.order.max(PurgeOrder { number, ..order });
+    }
+
+    /// Forgets what the store has applied of its fleet's purges, as some of them may be lost.
+    pub fn forget_mark(&mut self) {
+        self.order.mark = AppliedMark::NONE;
     }
 
     /// The number of blocks for which a cycle has room.
@@ -246,7 +254,13 @@ impl PurgeLog {
             for (slot, record) in buffer[RECORDS_OFFSET..].chunks_exact_mut(size_of::<PurgeRecord>()).zip(records) {
                 slot.copy_from_slice(record.as_bytes());
             }
-            let tail = PurgeBlockTail { purge_number: self.order.number.into(), purge_held: self.order.held.into() };
+            let PurgeOrder { number, held, mark } = self.order;
+            let tail = PurgeBlockTail {
+                purge_number: number.into(),
+                purge_held: held.into(),
+                fleet_revision: mark.revision.into(),
+                fleet_identity: mark.fleet.into(),
+            };
             buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
             let place = Place { identity: self.layout.identity, epoch: self.end.cycle, address };
             format::seal(&mut buffer, Magic::Purge, place, BLOCK_BYTES as usize);

@@ -5,6 +5,7 @@
 //! mean (`log`).
 
 use nectary_block::{Buffer, SharedDevice, read};
+use nectary_host::fleet::AppliedMark;
 use zerocopy::FromBytes;
 
 use crate::format::layout::Layout;
@@ -22,19 +23,24 @@ const CHUNK_BYTES: u64 = 256 << 10;
 pub const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
 /// The position of a span in the order of its store's purges. Purges are numbered, and go to every span in the same
-/// order. In a store of one span, both numbers are 0.
+/// order. In a store of one span, both numbers are 0. The mark is about the purges of a fleet, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
     pub number: u64,
     /// The highest purge number that is known to be durable on every present span.
     pub held: u64,
+    /// What the store has applied of its fleet's purges: all of these purges are in the log, or need no record.
+    pub mark: AppliedMark,
 }
 
 impl PurgeOrder {
-    /// Returns the larger value of each field.
+    /// Returns the larger value of each number, and the mark of the later order that has one. `other` is the later one if
+    /// the numbers are equal.
     pub fn max(self, other: PurgeOrder) -> PurgeOrder {
-        PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
+        let (earlier, later) = if other.number >= self.number { (self, other) } else { (other, self) };
+        let mark = if later.mark == AppliedMark::NONE { earlier.mark } else { later.mark };
+        PurgeOrder { number: later.number, held: self.held.max(other.held), mark }
     }
 }
 
@@ -226,7 +232,8 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     let body: PurgeBlockBody = format::body(bytes).ok()?;
     let count = body.record_count.get() as usize;
     let (tail, _) = PurgeBlockTail::read_from_prefix(bytes.get(PURGE_TAIL_OFFSET..)?).ok()?;
-    let order = PurgeOrder { number: tail.purge_number.get(), held: tail.purge_held.get() };
+    let mark = AppliedMark { fleet: tail.fleet_identity.get(), revision: tail.fleet_revision.get() };
+    let order = PurgeOrder { number: tail.purge_number.get(), held: tail.purge_held.get(), mark };
     if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK || order.held.max(order.number) > COUNTER_MAX {
         return None;
     }
@@ -248,4 +255,20 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
         return None;
     }
     Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), order, records })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_marks_replace_earlier_ones() {
+        let mark = |fleet, revision| AppliedMark { fleet, revision };
+        let order = |number, mark| PurgeOrder { number, held: 0, mark };
+        let of = |one, other| PurgeOrder::max(one, other).mark;
+        assert_eq!(of(order(0, mark(1, 9)), order(0, mark(2, 3))), mark(2, 3), "of another fleet, later in the log");
+        assert_eq!(of(order(0, mark(1, 9)), order(0, AppliedMark::NONE)), mark(1, 9), "of an earlier program");
+        assert_eq!(of(order(5, mark(1, 9)), order(4, mark(1, 8))), mark(1, 9), "of a span that is behind");
+        assert_eq!(of(order(5, AppliedMark::NONE), order(4, mark(1, 8))), mark(1, 8));
+    }
 }

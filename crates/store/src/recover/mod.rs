@@ -119,6 +119,9 @@ pub async fn recover(
     let mut purge_log = purge.log;
     let is_short = known_end > purge_log.end() && !planted(Bug::ShortPurgeLogBelieved);
     let purges_lost = purge.lost || is_short;
+    if purges_lost {
+        purge_log.forget_mark();
+    }
     if purges_lost && !planted(Bug::PurgeRecordIgnored) {
         purges.add(&all_record(clock, position.epoch + 1));
     }

@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nectary_block::{ErrorKind as DeviceError, SharedDevice};
+use nectary_host::fleet::AppliedMark;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -309,6 +310,27 @@ impl Spans {
         self.purge(purge).await
     }
 
+    /// What the store has applied of its fleet's purges; [`AppliedMark::NONE`] if it is of no fleet. After a crash or a
+    /// loss it may be less than was said, and never more than is durable.
+    pub fn applied_mark(&self) -> AppliedMark {
+        self.present().map(|(_, store)| store.applied_mark()).next().unwrap_or_default()
+    }
+
+    /// Says what the store has applied of its fleet's purges. Call it when all of them have returned without an error.
+    /// *Durability*: the mark is durable with the next purge, or with
+    /// [`flush_applied_mark`](Spans::flush_applied_mark).
+    pub fn set_applied_mark(&self, mark: AppliedMark) {
+        self.present().for_each(|(_, store)| store.set_applied_mark(mark));
+    }
+
+    /// Makes the mark durable. *Cost*: that of a purge. *Errors*: those of [`purge_all`](Spans::purge_all).
+    pub async fn flush_applied_mark(&self) -> Result<(), Error> {
+        if let Some(only) = self.sole() {
+            return only.flush_applied_mark_in(Turn::default()).await;
+        }
+        self.purge(move |store: Store, turn| async move { store.flush_applied_mark_in(turn).await }).await
+    }
+
     /// Purges on every present span, in a task: the next purge waits for this one's turn, so this one goes on even if its
     /// caller is not polled. If the caller gives up, the task ends.
     async fn purge<F, R>(&self, purge: F) -> Result<(), Error>
@@ -370,7 +392,7 @@ impl Spans {
         *last += 1;
         let numbers = || self.present().map(|(_, store)| store.purge_number());
         let held = if planted(Bug::HeldByOneSpan) { numbers().max() } else { numbers().min() }.unwrap_or(0);
-        (PurgeOrder { number: *last, held }, Arc::new(last))
+        (PurgeOrder { number: *last, held, ..PurgeOrder::default() }, Arc::new(last))
     }
 
     /// Writes all admitted objects that were put before this call, and flushes every present span.

@@ -21,7 +21,9 @@
 pub mod record;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nectary_host::fleet::AppliedMark;
 
 use crate::disk::span::Span;
 use crate::error::Error;
@@ -33,6 +35,7 @@ use crate::memory::entry::Entry;
 use crate::memory::tier::MemoryTier;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
+use crate::purge::log::PurgeOrder;
 use crate::purge::purge_table::PurgeTable;
 use crate::purge::rules::Verdict;
 
@@ -65,18 +68,31 @@ pub(crate) struct Progress {
     pub since: AtomicU64,
     /// The number of the last purge of the store that is durable on this span; 0 in a store of one span.
     pub purge_number: AtomicU64,
+    /// What the store has applied of its fleet's purges. The next block of the purge log records it.
+    mark: Mutex<AppliedMark>,
 }
 
 impl Progress {
     /// The progress of a span after recovery.
-    pub fn new(clock: u64, recovered_sequence: u64, since: u64, purge_number: u64) -> Progress {
+    pub fn new(clock: u64, recovered_sequence: u64, since: u64, order: PurgeOrder) -> Progress {
         Progress {
             clock: AtomicU64::new(clock),
             written: AtomicU64::new(recovered_sequence),
             flushed: AtomicU64::new(recovered_sequence),
             since: AtomicU64::new(since),
-            purge_number: AtomicU64::new(purge_number),
+            purge_number: AtomicU64::new(order.number),
+            mark: Mutex::new(order.mark),
         }
+    }
+
+    /// What the store has applied of its fleet's purges.
+    pub fn mark(&self) -> AppliedMark {
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the store has applied.
+    pub fn set_mark(&self, mark: AppliedMark) {
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = mark;
     }
 }
 

@@ -67,8 +67,9 @@ const PURGES_BYTES_STEP: u64 = 64 << 10;
 pub(crate) enum Command {
     /// Write the waiting objects now, flush, and reply.
     Sync(oneshot::Sender<Result<(), Error>>),
-    /// Make a purge durable, with its position in the order of the store's purges.
-    Purge((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>),
+    /// Make a purge durable, with its position in the order of the store's purges; without a record only what the store
+    /// has applied of its fleet's purges.
+    Purge((Option<PurgeRecord>, PurgeOrder), oneshot::Sender<Result<(), Error>>),
     /// Reply when there is room for another purge.
     PurgeRoom(oneshot::Sender<Result<(), Error>>),
     /// Write an index checkpoint.
@@ -119,7 +120,7 @@ pub(crate) struct Start {
 /// The channel to a caller that waits for an answer.
 type Reply = oneshot::Sender<Result<(), Error>>;
 /// A purge, its position in the order of purges, and the channel to its caller.
-type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
+type WaitingPurge = ((Option<PurgeRecord>, PurgeOrder), oneshot::Sender<Result<(), Error>>);
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
 

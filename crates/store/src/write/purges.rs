@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::format::{BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, PurgeRecord};
 use crate::planted::{Bug, planted};
-use crate::purge::log::PurgeLog;
+use crate::purge::log::{PurgeLog, PurgeOrder};
 use crate::state::State;
 
 /// A purge waits at most this long for fills that prevent older purges from being forgotten.
@@ -28,6 +28,8 @@ const FILLS_STEP: Duration = Duration::from_millis(50);
 /// The result of writing one block of purges, and the log, which the task gives back.
 pub(super) struct PurgesWritten {
     log: PurgeLog,
+    /// How many purges were to be written.
+    count: u64,
     records: Vec<PurgeRecord>,
     replies: Vec<Reply>,
     result: Result<(), Error>,
@@ -68,30 +70,33 @@ impl Writer {
         let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
         for ((record, order), reply) in self.purges_waiting.drain(..count) {
             log.advance(order);
-            records.push(record);
+            records.extend(record);
             replies.push(reply);
         }
+        // Every purge up to the mark is durable before the mark is set, so any block may record it.
+        log.advance(PurgeOrder { mark: self.state.progress.mark(), ..PurgeOrder::default() });
+        let count = records.len() as u64;
         if planted(Bug::PurgeOfManyUnlogged) && records.len() > 8 {
             records.pop();
         }
         let state = Arc::clone(&self.state);
         self.purging.spawn(async move {
             let result = write_purges(&state, &mut log, &records).await;
-            PurgesWritten { log, records, replies, result }
+            PurgesWritten { log, count, records, replies, result }
         });
         Ok(())
     }
 
     /// Takes the log back and answers the purges that were written.
     pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
-        let PurgesWritten { log, mut records, mut replies, result } = match ended {
+        let PurgesWritten { log, count, mut records, mut replies, result } = match ended {
             Ok(written) => written,
             // The waiters notice that their reply was dropped.
             Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
         };
         match &result {
             Ok(()) => {
-                self.intake.admission.doubt.purges_are_durable(replies.len() as u64);
+                self.intake.admission.doubt.purges_are_durable(count);
                 self.purge_end = log.end();
                 self.trouble.purge_succeeded();
                 self.state.progress.purge_number.store(log.order().number, Ordering::Release);

@@ -7,6 +7,7 @@ mod common;
 mod crashes_in_a_row;
 mod damage;
 mod fills;
+mod fleet_marks;
 mod flushes;
 mod golden_images;
 mod older_copy_of_a_span;

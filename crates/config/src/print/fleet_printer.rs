@@ -1,0 +1,45 @@
+//! Writes `[fleet]`.
+//!
+//! Owns: the form of its values.
+
+use super::value_text::{file, list, number, optional, size, spelled, text, time};
+use super::writer::Entries;
+use crate::values::{FleetConfig, PurgeAnswer, PurgeWhenCut, ServerUrl};
+
+/// The keys of `[fleet]`.
+pub(super) fn fleet_entries(fleet: &FleetConfig) -> Entries {
+    let cut = [(PurgeWhenCut::Fail, "fail"), (PurgeWhenCut::Queue, "queue")];
+    let answers = [(PurgeAnswer::Applied, "applied"), (PurgeAnswer::Accepted, "accepted")];
+    let (tls, etcd, purges) = (&fleet.tls, &fleet.etcd_tls, &fleet.purges);
+    vec![
+        ("name", optional(&fleet.name, |name| text(name))),
+        ("node", optional(&fleet.node, |name| text(name))),
+        ("address", Some(text(&fleet.address.to_string()))),
+        ("listen", optional(&fleet.listen, |address| text(&address.to_string()))),
+        ("zone", optional(&fleet.zone, |zone| text(zone))),
+        ("cert", Some(file(&tls.cert))),
+        ("key", Some(file(&tls.key))),
+        ("ca", Some(file(&tls.ca))),
+        ("etcd", list(&fleet.etcd, |url| text(&with_port(url)))),
+        ("members", list(&fleet.members, |member| text(&member.to_string()))),
+        ("etcd-ca", optional(&etcd.ca, |path| file(path))),
+        ("etcd-cert", optional(&etcd.cert, |path| file(path))),
+        ("etcd-key", optional(&etcd.key, |path| file(path))),
+        ("lease", time(&fleet.lease)),
+        ("serve-when-cut", time(&fleet.serve_when_cut)),
+        ("validate-when-cut", optional(&fleet.validate_when_cut, |rate| text(&rate.to_string()))),
+        ("purge-when-cut", spelled(&purges.when_cut, &cut)),
+        ("purge-queue-max", number(&purges.queue_max)),
+        ("purge-answer", spelled(&purges.answer, &answers)),
+        ("purge-time", time(&purges.time)),
+        ("purge-rate", optional(&purges.rate, |rate| text(&rate.to_string()))),
+        ("purge-log-size", size(&purges.log_bytes_max)),
+        ("purge-log-age", time(&purges.log_age)),
+    ]
+}
+
+/// A URL with its port, also if that is the scheme's.
+fn with_port(url: &ServerUrl) -> String {
+    let written = url.to_string();
+    if url.port == url.scheme.default_port() { format!("{written}:{}", url.port) } else { written }
+}

@@ -1,0 +1,248 @@
+//! The requests of a fleet: leases, and the transactions that write.
+//!
+//! Owns: what each transaction compares, so that a lease, a name or a fleet that is another one meanwhile is noticed.
+//! Leaves to others: reading and removing (`reading`), the watch (`watching`).
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, NodeName};
+
+use super::client::EtcdClient;
+use super::grpc::CallError;
+use super::messages::{
+    CREATE_REVISION, Compare, ComparedValue, EQUAL, GREATER, KeyValue, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, MOD_REVISION, Operation, OperationResult, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, TxnResponse, range_end,
+};
+use crate::records::{
+    FleetKey, FleetKeys, PurgeKey, read_identity, read_node, write_identity, write_node, write_purge, write_revision,
+};
+
+const TXN: &str = "/etcdserverpb.KV/Txn";
+const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+const KEEP: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+
+/// The fleet in etcd, as one node uses it.
+pub(super) struct FleetCalls {
+    pub client: EtcdClient,
+    pub keys: FleetKeys,
+    pub name: NodeName,
+    pub run: u64,
+    /// The revision in which the identity of the fleet was created; transactions compare it.
+    identity_created: AtomicI64,
+}
+
+/// What became of a purge.
+pub(super) enum AppendResult {
+    /// It is in the log.
+    Logged {
+        /// Its revision.
+        revision: u64,
+        /// The nodes that were living then, but for those that have gone since.
+        living: Vec<NodeName>,
+    },
+    /// It is not, as the fleet has another identity.
+    Refused,
+}
+
+impl FleetCalls {
+    pub fn new(client: EtcdClient, keys: FleetKeys, name: NodeName, run: u64) -> FleetCalls {
+        FleetCalls { client, keys, name, run, identity_created: AtomicI64::new(0) }
+    }
+
+    /// Asks for a lease. etcd chooses its number.
+    pub async fn grant(&self, lease: Duration) -> Result<i64, CallError> {
+        let ttl = i64::try_from(lease.as_secs()).unwrap_or(i64::MAX);
+        let granted: LeaseGrantResponse = self.client.call(GRANT, &LeaseGrantRequest { ttl, id: 0 }).await?;
+        // A shorter lease would end before this node gives it up.
+        if !granted.error.is_empty() || granted.id == 0 || granted.ttl < ttl {
+            return Err(CallError::broken(format!("etcd has granted no lease of {ttl} s: {}", granted.error)));
+        }
+        Ok(granted.id)
+    }
+
+    /// Keeps a lease; whether it was still there.
+    pub async fn keep(&self, lease: i64) -> Result<bool, CallError> {
+        let kept: LeaseKeepAliveResponse = self.client.call(KEEP, &LeaseRequest { id: lease }).await?;
+        if kept.id != lease {
+            return Err(CallError::broken("etcd has answered about another lease"));
+        }
+        Ok(kept.ttl > 0)
+    }
+
+    /// Ends a lease.
+    pub async fn revoke(&self, lease: i64) -> Result<(), CallError> {
+        let _: LeaseRevokeResponse = self.client.call(REVOKE, &LeaseRequest { id: lease }).await?;
+        Ok(())
+    }
+
+    /// Puts the keys of this node; returns the identity of the fleet. *Errors*: a text for the operator.
+    pub async fn join(&self, lease: i64, node: &FleetNode, mark: AppliedMark) -> Result<u128, String> {
+        let text = |error: CallError| error.to_string();
+        let identity = self.identity().await.map_err(text)?;
+        let applied = if mark.fleet == identity { mark.revision } else { 0 };
+        let node_key = self.key(&FleetKey::Node(self.name.clone()));
+        let puts = || {
+            let applied_key = self.key(&FleetKey::Applied(self.name.clone()));
+            vec![put(&node_key, write_node(node), lease), put(&applied_key, write_revision(applied), lease)]
+        };
+        let absent = vec![self.same_fleet(), compare_created(&node_key, EQUAL, 0)];
+        let failure = vec![get(&node_key, false)];
+        let joined = self.txn(TxnRequest { compare: absent, success: puts(), failure }).await.map_err(text)?;
+        if joined.succeeded {
+            return Ok(identity);
+        }
+        let Some(found) = kvs(&joined, 0).first().cloned() else {
+            return Err("the identity of the fleet has changed meanwhile".to_owned());
+        };
+        let other = read_node(self.name.clone(), 0, &found.value);
+        if other.as_ref().is_none_or(|other| other.run != node.run) {
+            let place = other.map_or_else(|| "an unknown address".to_owned(), |other| other.address);
+            return Err(format!(
+                "another process, at {place}, is the node {}: stop it, or wait until its lease has ended",
+                self.name
+            ));
+        }
+        // The key is of this process, with an earlier lease, or an attempt whose answer was lost.
+        let same = vec![self.same_fleet(), compare_modified(&node_key, found.mod_revision)];
+        let again = self.txn(TxnRequest { compare: same, success: puts(), failure: Vec::new() }).await.map_err(text)?;
+        if again.succeeded { Ok(identity) } else { Err("the key of this node changes".to_owned()) }
+    }
+
+    /// The identity of the fleet, which is made if there is none.
+    async fn identity(&self) -> Result<u128, CallError> {
+        let key = self.key(&FleetKey::Identity);
+        let request = TxnRequest {
+            compare: vec![compare_created(&key, EQUAL, 0)],
+            success: vec![put(&key, write_identity(random_identity()), 0), get(&key, false)],
+            failure: vec![get(&key, false)],
+        };
+        let response = self.txn(request).await?;
+        let found = kvs(&response, usize::from(response.succeeded)).first().cloned();
+        let found = found.ok_or_else(|| CallError::broken("the fleet has no identity"))?;
+        self.identity_created.store(found.create_revision, Ordering::Release);
+        read_identity(&found.value).ok_or_else(|| {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            CallError::broken(format!("{key} is not understood: a later version may have written it"))
+        })
+    }
+
+    /// Puts the key of this node again.
+    pub async fn rewrite(&self, lease: i64, node: &FleetNode) -> Result<(), CallError> {
+        let key = self.key(&FleetKey::Node(self.name.clone()));
+        let compare = vec![compare_created(&key, GREATER, 0)];
+        self.txn(TxnRequest { compare, success: vec![put(&key, write_node(node), lease)], failure: Vec::new() })
+            .await?;
+        Ok(())
+    }
+
+    /// Says what this node has applied.
+    pub async fn publish(&self, lease: i64, revision: u64) -> Result<bool, CallError> {
+        let node_key = self.key(&FleetKey::Node(self.name.clone()));
+        let key = self.key(&FleetKey::Applied(self.name.clone()));
+        let compare = vec![self.same_fleet(), compare_created(&node_key, GREATER, 0)];
+        let success = vec![put(&key, write_revision(revision), lease)];
+        Ok(self.txn(TxnRequest { compare, success, failure: Vec::new() }).await?.succeeded)
+    }
+
+    /// The key of a purge, and its value; `None` if it is out of bounds.
+    pub fn purge_key(&self, number: u64, accepted_s: u32, purge: &FleetPurge) -> Option<(PurgeKey, Vec<u8>)> {
+        let value = write_purge(purge)?;
+        let value_bytes = u32::try_from(value.len()).ok()?;
+        Some((PurgeKey { node: self.name.clone(), run: self.run, number, accepted_s, value_bytes }, value))
+    }
+
+    /// Appends a purge under its key, once.
+    pub async fn append(&self, key: PurgeKey, value: Vec<u8>) -> Result<AppendResult, CallError> {
+        let key = self.key(&FleetKey::Purge(key));
+        let living = || prefix(&self.keys.nodes(), true);
+        let request = TxnRequest {
+            compare: vec![self.same_fleet(), compare_created(&key, EQUAL, 0)],
+            success: vec![put(&key, value, 0), living()],
+            failure: vec![get(&key, true), living()],
+        };
+        let response = self.txn(request).await?;
+        let revision = if response.succeeded {
+            response.header.as_ref().map(|header| header.revision)
+        } else {
+            kvs(&response, 0).first().map(|found| found.create_revision)
+        };
+        let Some(revision) = revision.and_then(|revision| u64::try_from(revision).ok()) else {
+            return Ok(AppendResult::Refused);
+        };
+        let living = kvs(&response, 1).iter().filter_map(|found| match self.keys.read(&found.key) {
+            Some(FleetKey::Node(name)) => Some(name),
+            _ => None,
+        });
+        Ok(AppendResult::Logged { revision, living: living.collect() })
+    }
+
+    /// Makes a transaction.
+    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, CallError> {
+        self.client.call(TXN, &request).await
+    }
+
+    /// A key as etcd has it.
+    pub fn key(&self, key: &FleetKey) -> Bytes {
+        self.keys.write(key).into()
+    }
+
+    /// That the fleet is still the one of the last join.
+    pub fn same_fleet(&self) -> Compare {
+        compare_created(&self.key(&FleetKey::Identity), EQUAL, self.identity_created.load(Ordering::Acquire))
+    }
+}
+
+/// What a transaction has read with its operation of this number.
+pub(super) fn kvs(response: &TxnResponse, number: usize) -> &[KeyValue] {
+    match response.responses.get(number).and_then(|response| response.result.as_ref()) {
+        Some(OperationResult::Range(range)) => &range.kvs,
+        _ => &[],
+    }
+}
+
+pub(super) fn put(key: &Bytes, value: Vec<u8>, lease: i64) -> RequestOp {
+    RequestOp { operation: Some(Operation::Put(PutRequest { key: key.clone(), value: value.into(), lease })) }
+}
+
+/// Reads a key.
+pub(super) fn get(key: &Bytes, keys_only: bool) -> RequestOp {
+    range(RangeRequest { key: key.clone(), keys_only, ..RangeRequest::default() })
+}
+
+/// Reads all keys that begin so.
+pub(super) fn prefix(prefix: &str, keys_only: bool) -> RequestOp {
+    let key = Bytes::copy_from_slice(prefix.as_bytes());
+    range(RangeRequest { key, range_end: range_end(prefix), keys_only, ..RangeRequest::default() })
+}
+
+pub(super) fn range(request: RangeRequest) -> RequestOp {
+    RequestOp { operation: Some(Operation::Range(request)) }
+}
+
+/// Compares the revision in which a key was created; that of an absent key is 0.
+pub(super) fn compare_created(key: &Bytes, result: i32, revision: i64) -> Compare {
+    let value = Some(ComparedValue::CreateRevision(revision));
+    Compare { result, target: CREATE_REVISION, key: key.clone(), value }
+}
+
+/// Compares the revision of the last change of a key; that of an absent key is 0.
+pub(super) fn compare_modified(key: &Bytes, revision: i64) -> Compare {
+    let value = Some(ComparedValue::ModRevision(revision));
+    Compare { result: EQUAL, target: MOD_REVISION, key: key.clone(), value }
+}
+
+/// A random number that is not 0.
+fn random_identity() -> u128 {
+    (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1)
+}
+
+/// A random number.
+pub(super) fn random_u64() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // Each of these states has random keys of the system.
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}

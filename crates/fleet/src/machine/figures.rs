@@ -1,0 +1,138 @@
+//! The figures of the machine.
+//!
+//! Owns: what is wrong, and what to do about it. Leaves to others: the names of fleet and connection (the driver).
+
+use std::time::Duration;
+
+use nectary_host::Problem;
+use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
+
+use super::FleetMachine;
+use crate::shares::FleetShares;
+
+/// A node that has not applied a purge for this long is shown.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
+
+/// What this process has done.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub accepted: u64,
+    pub refused: u64,
+    pub applied: u64,
+    pub everything_purged: u64,
+    pub cuts: u64,
+}
+
+impl FleetMachine {
+    /// What this node is doing.
+    pub fn state(&self, now: Duration) -> FleetState {
+        if self.is_leaving {
+            FleetState::Left
+        } else if !self.is_member(now) {
+            FleetState::Away
+        } else if self.has_other_rules() {
+            FleetState::RulesDiffer
+        } else if !self.is_caught_up() {
+            FleetState::CatchingUp
+        } else {
+            FleetState::Member
+        }
+    }
+
+    /// The figures, without the names that the machine does not know.
+    pub fn figures(&self, now: Duration) -> FleetFigures {
+        let gate = self.gate();
+        let left_ms = |until: Duration| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX);
+        FleetFigures {
+            identity: if self.identity == 0 { String::new() } else { format!("{:032x}", self.identity) },
+            node: self.own.name.to_string(),
+            state: self.state(now),
+            nodes: self.node_figures(),
+            view: self.view.number,
+            applied: self.applied(),
+            newest_purge: self.log.newest,
+            purges_behind: self.log.behind(),
+            behind_ms: self.log.behind_since.map_or(0, |since| left_ms_since(now, since)),
+            log_purges: self.log.totals.purges,
+            log_bytes: self.log.totals.bytes,
+            floor: self.log.floor,
+            purges_queued: self.requests.queued(),
+            purges_accepted: self.counts.accepted,
+            purges_refused: self.counts.refused,
+            purges_applied: self.counts.applied,
+            everything_purged: self.counts.everything_purged,
+            cuts: self.counts.cuts,
+            member_ms_left: left_ms(gate.member_until),
+            serve_ms_left: left_ms(gate.serve_until),
+            problems: self.problems(now),
+            ..FleetFigures::default()
+        }
+    }
+
+    fn node_figures(&self) -> Vec<NodeFigures> {
+        let shares = FleetShares::new(self.view.clone(), &self.own.name).parts();
+        let figures = self.view.nodes.iter().zip(shares).map(|(node, share)| {
+            let applied = self.nodes.get(&node.name).map_or(0, |known| known.applied);
+            let is_this = node.name == self.own.name;
+            let applied = if is_this { applied.max(self.applied()) } else { applied };
+            NodeFigures {
+                name: node.name.to_string(),
+                address: node.address.clone(),
+                zone: node.zone.clone(),
+                weight: node.weight,
+                share,
+                applied,
+                purges_behind: self.log.behind_of(applied),
+                is_living: true,
+                has_common_rules: node.rules == self.view.rules,
+                is_this,
+            }
+        });
+        figures.collect()
+    }
+
+    fn problems(&self, now: Duration) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut add = |what: String, remedy: &str| problems.push(Problem { what, remedy: remedy.to_owned() });
+        let why = |trouble: &Option<String>| trouble.clone().unwrap_or_else(|| "it is joining".to_owned());
+        match self.state(now) {
+            FleetState::Away => add(
+                format!("fleet: this node is not a member: {}", why(&self.lease.trouble)),
+                "see whether etcd is up and reachable from here; meanwhile little is served from the store",
+            ),
+            FleetState::RulesDiffer => add(
+                "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
+                "give all nodes the same sites and routes, and reload them",
+            ),
+            FleetState::CatchingUp => add(
+                format!("fleet: this node applies {} purges that it missed, before it serves", self.log.behind()),
+                "wait; if the number does not fall, see the store's problems",
+            ),
+            FleetState::Member | FleetState::Left => {}
+        }
+        if self.log.behind_since.is_some_and(|since| now > since + BEHIND_MAX) {
+            add(
+                format!("fleet: {} purges are known here and not applied yet", self.log.behind()),
+                "see whether the store can be written",
+            );
+        }
+        if let Some(trouble) = &self.log.trouble {
+            add(format!("fleet: {trouble}"), "see whether etcd is up and reachable from here");
+        }
+        for node in self.view.nodes.iter().filter(|node| node.rules != self.view.rules && node.name != self.own.name) {
+            add(
+                format!("fleet: the rules that make keys differ at node {}", node.name),
+                "give it the same sites and routes as the others, and reload it",
+            );
+        }
+        if self.requests.queued() > 0 {
+            let queued = self.requests.queued();
+            add(format!("fleet: {queued} purges wait until etcd can be reached"), "do not stop this process before");
+        }
+        problems
+    }
+}
+
+fn left_ms_since(now: Duration, since: Duration) -> u64 {
+    u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,186 @@
+//! The lease: granted, kept, lost, and what a join needs.
+//!
+//! Owns: invariants 3 and 5. Leaves to others: what is applied after a join (`log`).
+
+use std::time::Duration;
+
+use super::event::FleetAction;
+use super::{FleetMachine, FleetRules};
+
+/// The first pause after a failure; each further one is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A lease that etcd has granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldLease {
+    pub lease: i64,
+    /// When the last request was sent that etcd has granted or kept it by.
+    pub asked: Duration,
+}
+
+/// What is known of the lease.
+#[derive(Debug, Default)]
+pub(super) struct LeasePart {
+    pub held: Option<HeldLease>,
+    /// Whether the node's key is there, with the lease.
+    pub is_joined: bool,
+    /// The last request for the lease at which this node was a member that may serve. `serve-when-cut` counts from it.
+    pub served_from: Option<Duration>,
+    /// Whether a request for a lease, or a join, is under way.
+    is_asking: bool,
+    is_joining: bool,
+    /// When the lease is to be kept.
+    keep_at: Duration,
+    retry: RetryPause,
+    /// Whether the loss of the membership was said.
+    was_member: bool,
+    /// Why there is no membership.
+    pub trouble: Option<String>,
+}
+
+/// A pause that grows.
+#[derive(Debug, Default)]
+pub(super) struct RetryPause {
+    pub at: Duration,
+    pause: Duration,
+}
+
+impl RetryPause {
+    /// Notes a failure.
+    pub fn failed(&mut self, now: Duration, rules: &FleetRules) {
+        // Some attempts must fit into a lease.
+        let most = PAUSE_MAX.min(rules.lease / 4);
+        self.pause = (self.pause * 2).max(PAUSE_MIN).min(most);
+        self.at = now + self.pause;
+    }
+
+    /// Notes a success.
+    pub fn succeeded(&mut self) {
+        *self = RetryPause::default();
+    }
+}
+
+impl FleetMachine {
+    pub(super) fn on_lease_granted(&mut self, lease: i64, asked: Duration) {
+        self.lease.is_asking = false;
+        if self.is_leaving || self.lease.held.is_some() {
+            return self.actions.push_back(FleetAction::RevokeLease { lease });
+        }
+        self.lease.held = Some(HeldLease { lease, asked });
+        self.lease.keep_at = asked + self.rules.lease / 4;
+    }
+
+    pub(super) fn on_lease_kept(&mut self, lease: i64, asked: Duration) {
+        self.lease.is_asking = false;
+        if let Some(held) = self.lease.held.as_mut().filter(|held| held.lease == lease) {
+            held.asked = held.asked.max(asked);
+            self.lease.keep_at = held.asked + self.rules.lease / 4;
+            if self.lease.is_joined {
+                self.lease.retry.succeeded();
+                self.lease.trouble = None;
+            }
+        }
+    }
+
+    pub(super) fn on_lease_ended(&mut self, lease: i64) {
+        self.lease.is_asking = false;
+        if self.lease.held.is_some_and(|held| held.lease == lease) {
+            self.lease.trouble = Some("etcd has ended the lease".to_owned());
+            self.lose_lease();
+        }
+    }
+
+    pub(super) fn on_lease_failed(&mut self, now: Duration, why: String) {
+        self.lease.is_asking = false;
+        self.lease.retry.failed(now, &self.rules);
+        self.lease.trouble = Some(why);
+    }
+
+    pub(super) fn on_joined(&mut self, now: Duration, lease: i64, identity: u128) {
+        self.lease.is_joining = false;
+        if self.is_leaving || self.lease.held.is_none_or(|held| held.lease != lease) {
+            return;
+        }
+        self.lease.is_joined = true;
+        self.lease.trouble = None;
+        self.lease.retry.succeeded();
+        self.identity = identity;
+        self.begin_reading(now);
+    }
+
+    pub(super) fn on_join_failed(&mut self, now: Duration, why: String) {
+        self.lease.is_joining = false;
+        self.lease.retry.failed(now, &self.rules);
+        self.lease.trouble = Some(why);
+    }
+
+    /// The lease is no more, so this node is no member until it has joined and caught up again.
+    pub(super) fn lose_lease(&mut self) {
+        self.lease.held = None;
+        self.lease.is_joined = false;
+        self.log.is_read = false;
+    }
+
+    /// Whether the lease holds by this node's own count.
+    pub(super) fn is_member(&self, now: Duration) -> bool {
+        let until = |asked: Duration| asked + self.rules.lease - self.rules.drift();
+        self.lease.is_joined && self.lease.held.is_some_and(|held| now < until(held.asked))
+    }
+
+    /// Asks for what the lease needs now.
+    pub(super) fn turn_lease(&mut self, now: Duration) {
+        if self.is_leaving {
+            return;
+        }
+        if self.has_other_rules() {
+            self.lease.served_from = None;
+        } else if self.is_caught_up() {
+            self.lease.served_from = self.lease.held.map(|held| held.asked).or(self.lease.served_from);
+        }
+        if let (Some(held), true) = (self.lease.held, self.stands_still(now))
+            && now >= held.asked + self.rules.lease
+        {
+            self.lease.trouble = Some("it does not learn of purges, or cannot apply them".to_owned());
+            self.abandon_lease();
+        }
+        self.count_cuts(now);
+        let is_due = now >= self.lease.retry.at;
+        match self.lease.held {
+            // A node whose store stands still would make purges wait.
+            None if !self.lease.is_asking && is_due && !self.is_stuck(now) => {
+                self.lease.is_asking = true;
+                self.actions.push_back(FleetAction::GrantLease);
+            }
+            Some(held) if !self.lease.is_asking && now >= self.lease.keep_at && is_due && !self.stands_still(now) => {
+                self.lease.is_asking = true;
+                self.actions.push_back(FleetAction::KeepLease { lease: held.lease });
+            }
+            _ => {}
+        }
+        if let (Some(held), false, false, true) =
+            (self.lease.held, self.lease.is_joined, self.lease.is_joining, now >= self.lease.retry.at)
+        {
+            self.lease.is_joining = true;
+            let (node, mark) = (self.own.clone(), self.log.mark);
+            self.actions.push_back(FleetAction::Join { lease: held.lease, node, mark });
+        }
+    }
+
+    fn count_cuts(&mut self, now: Duration) {
+        let is_member = self.is_member(now);
+        if self.lease.was_member && !is_member {
+            self.counts.cuts += 1;
+            let why = self.lease.trouble.clone().unwrap_or_else(|| "no answer in time".to_owned());
+            let seconds = self.rules.serve_when_cut.as_secs();
+            self.note(format!(
+                "fleet: this node is cut off ({why}); it serves from its store for {seconds} s after the last answer of etcd"
+            ));
+        }
+        if !self.lease.was_member && is_member && self.counts.cuts > 0 {
+            self.note("fleet: this node is a member again");
+        }
+        self.lease.was_member = is_member;
+    }
+}

@@ -1,0 +1,376 @@
+//! The log of purges: read, watched, and applied in order.
+//!
+//! Owns: invariants 1 and 2, and which nodes live. Leaves to others: purges of this node (`requests`).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nectary_host::fleet::{AppliedMark, FleetPurge, LoggedPurge};
+
+use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals};
+use super::lease::RetryPause;
+use super::{FleetMachine, KnownNode, purge_bytes};
+
+/// The most purges of a batch.
+const BATCH_MAX: usize = 64;
+/// The largest batch. *Units*: bytes, about.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// The revisions of purges that are remembered, to say how far other nodes are behind.
+const RECENT_MAX: usize = 4096;
+/// The shortest time from one message to the others to the next.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
+/// The time from one look at the size of the log to the next.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A batch that is being applied.
+#[derive(Debug)]
+struct Batch {
+    number: u64,
+    purges: Vec<LoggedPurge>,
+    mark: AppliedMark,
+}
+
+/// What is known of the log, and how far this node is.
+#[derive(Debug)]
+pub(super) struct LogPart {
+    /// What the store has applied.
+    pub mark: AppliedMark,
+    /// Purges that are to be applied, by revision.
+    pub pending: VecDeque<LoggedPurge>,
+    /// The revision of the newest purge that is known.
+    pub newest: u64,
+    pub floor: u64,
+    /// The revisions of the last purges that are known.
+    recent: VecDeque<u64>,
+    /// Since when the oldest purge waits that is not applied.
+    pub behind_since: Option<Duration>,
+    pub totals: LogTotals,
+    /// Whether the log was read after the last join.
+    pub is_read: bool,
+    /// The revision that must be applied before this node serves.
+    pub must_reach: u64,
+    /// Whether everything is to be purged before this node serves, as it applied purges under other rules.
+    pub must_purge_all: bool,
+    /// No change up to this revision is missing.
+    pub seen: u64,
+    applying: Option<Batch>,
+    batches: u64,
+    is_reading: bool,
+    is_watching: bool,
+    /// When the watch last said something.
+    heard: Duration,
+    /// When a batch last ended, or was begun while there was none.
+    moved: Duration,
+    apply_retry: RetryPause,
+    read_retry: RetryPause,
+    /// The store must be told the identity although there is no purge.
+    must_mark: Option<AppliedMark>,
+    published: u64,
+    is_publishing: bool,
+    publish_at: Duration,
+    review_at: Duration,
+    pub trouble: Option<String>,
+}
+
+impl LogPart {
+    pub fn new(mark: AppliedMark) -> LogPart {
+        LogPart {
+            mark,
+            pending: VecDeque::new(),
+            newest: 0,
+            floor: 0,
+            recent: VecDeque::new(),
+            behind_since: None,
+            totals: LogTotals::default(),
+            is_read: false,
+            must_reach: 0,
+            must_purge_all: false,
+            seen: 0,
+            applying: None,
+            batches: 0,
+            is_reading: false,
+            is_watching: false,
+            heard: Duration::ZERO,
+            moved: Duration::ZERO,
+            apply_retry: RetryPause::default(),
+            read_retry: RetryPause::default(),
+            must_mark: None,
+            published: 0,
+            is_publishing: false,
+            publish_at: Duration::ZERO,
+            review_at: Duration::ZERO,
+            trouble: None,
+        }
+    }
+
+    /// Purges among the last [`RECENT_MAX`] that a node has not applied which has applied a revision.
+    pub fn behind_of(&self, applied: u64) -> u64 {
+        self.recent.iter().rev().take_while(|revision| **revision > applied).count() as u64
+    }
+
+    /// Purges that are known and not applied.
+    pub fn behind(&self) -> u64 {
+        (self.pending.len() + self.applying.as_ref().map_or(0, |batch| batch.purges.len())) as u64
+    }
+}
+
+impl FleetMachine {
+    /// Reads the log, as this node has joined or a watch cannot go on.
+    pub(super) fn begin_reading(&mut self, now: Duration) {
+        self.log.is_read = false;
+        self.log.is_watching = false;
+        self.log.heard = now;
+        self.log.read_retry.at = now;
+        self.log.published = 0;
+    }
+
+    pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {
+        self.log.is_reading = false;
+        self.log.read_retry.succeeded();
+        if !self.lease.is_joined || self.is_leaving {
+            return;
+        }
+        let LogSnapshot { identity, floor, newest, purges, nodes, through } = snapshot;
+        self.identity = identity;
+        self.nodes =
+            nodes.into_iter().map(|(node, applied)| (node.name.clone(), KnownNode { node, applied })).collect();
+        self.remake_view();
+        self.log.floor = floor;
+        self.log.newest = newest.max(floor);
+        self.log.must_reach = self.log.newest;
+        self.take_purges(now, purges);
+        self.log.is_read = true;
+        self.log.seen = through;
+        self.log.heard = now;
+        self.watch();
+    }
+
+    /// Puts what was read into the queue, or a purge of everything if something may be missing.
+    fn take_purges(&mut self, now: Duration, purges: Vec<LoggedPurge>) {
+        let (mark, newest) = (self.log.mark, self.log.newest);
+        let here = AppliedMark { fleet: self.identity, revision: newest };
+        let missed = match mark {
+            AppliedMark::NONE if self.log.floor == 0 => None,
+            AppliedMark::NONE => Some("its store is new to this fleet, whose log is no longer whole"),
+            mark if mark.fleet != self.identity => Some("its store was in another fleet, or etcd was made again"),
+            mark if mark.revision < self.log.floor => Some("the log no longer has purges that it missed"),
+            mark if mark.revision > newest => Some("etcd is older than its store: it was restored from a backup"),
+            _ => None,
+        };
+        if let Some(why) = missed {
+            self.log.pending.clear();
+            self.log.pending.push_back(LoggedPurge { revision: newest, purge: FleetPurge::EVERYTHING });
+            self.log.behind_since = self.log.behind_since.or(Some(now));
+            self.counts.everything_purged += 1;
+            return self.note(format!("fleet: this node purges everything: {why}"));
+        }
+        if mark == AppliedMark::NONE && purges.is_empty() {
+            self.log.must_mark = Some(here);
+        }
+        purges.into_iter().for_each(|purge| self.queue_purge(now, purge));
+    }
+
+    /// Queues a purge, unless it is there already.
+    fn queue_purge(&mut self, now: Duration, purge: LoggedPurge) {
+        self.log.newest = self.log.newest.max(purge.revision);
+        if self.log.recent.back().is_none_or(|last| *last < purge.revision) {
+            self.log.recent.push_back(purge.revision);
+            if self.log.recent.len() > RECENT_MAX {
+                self.log.recent.pop_front();
+            }
+        }
+        let applied = if self.log.mark.fleet == self.identity { self.log.mark.revision } else { 0 };
+        let applying = self.log.applying.as_ref().filter(|batch| batch.mark.fleet == self.identity);
+        let known = applied.max(applying.map_or(0, |batch| batch.mark.revision));
+        let known = known.max(self.log.pending.back().map_or(0, |last| last.revision));
+        if purge.revision > known {
+            self.log.pending.push_back(purge);
+            self.log.behind_since = self.log.behind_since.or(Some(now));
+        }
+    }
+
+    pub(super) fn on_read_failed(&mut self, now: Duration, why: String) {
+        self.log.is_reading = false;
+        self.log.read_retry.failed(now, &self.rules);
+        self.log.trouble = Some(format!("the log cannot be read: {why}"));
+    }
+
+    fn watch(&mut self) {
+        self.log.is_watching = true;
+        self.actions.push_back(FleetAction::Watch { from: self.log.seen + 1 });
+    }
+
+    pub(super) fn on_changed(&mut self, now: Duration, changes: Vec<LogChange>, through: u64) {
+        if !self.log.is_read || !self.log.is_watching {
+            return;
+        }
+        self.log.heard = now;
+        self.log.trouble = None;
+        self.log.read_retry.succeeded();
+        for change in changes {
+            match change {
+                LogChange::Purge(purge) => self.queue_purge(now, purge),
+                LogChange::Node(node) => {
+                    let applied = self.nodes.get(&node.name).filter(|known| known.node.since == node.since);
+                    let applied = applied.map_or(0, |known| known.applied);
+                    self.nodes.insert(node.name.clone(), KnownNode { node, applied });
+                }
+                LogChange::NodeGone(name) => {
+                    self.nodes.remove(&name);
+                }
+                LogChange::Applied(name, revision) => {
+                    if let Some(known) = self.nodes.get_mut(&name) {
+                        known.applied = revision;
+                    }
+                }
+                LogChange::Floor(floor) => self.log.floor = floor,
+                LogChange::Identity(identity) if identity == Some(self.identity) => {}
+                LogChange::Identity(_) => {
+                    self.note("fleet: its identity was changed in etcd: this node joins again");
+                    self.abandon_lease();
+                }
+            }
+        }
+        self.log.seen = self.log.seen.max(through);
+        self.remake_view();
+        let own = self.nodes.get(&self.own.name);
+        if self.lease.is_joined && own.is_none_or(|known| known.node.run != self.own.run) {
+            self.lease.trouble = Some("the key of this node was removed from etcd".to_owned());
+            self.abandon_lease();
+        }
+    }
+
+    /// Gives the lease back, to join with another one.
+    pub(super) fn abandon_lease(&mut self) {
+        if let Some(held) = self.lease.held {
+            self.actions.push_back(FleetAction::RevokeLease { lease: held.lease });
+        }
+        self.lose_lease();
+    }
+
+    pub(super) fn on_watch_ended(&mut self, now: Duration, is_compacted: bool, why: String) {
+        self.log.is_watching = false;
+        self.log.read_retry.failed(now, &self.rules);
+        self.log.trouble = Some(format!("the log cannot be watched: {why}"));
+        if is_compacted {
+            self.log.is_read = false;
+        }
+    }
+
+    pub(super) fn on_batch_applied(&mut self, now: Duration, number: u64) {
+        let Some(batch) = self.log.applying.take_if(|batch| batch.number == number) else { return };
+        self.log.mark = batch.mark;
+        self.log.moved = now;
+        self.log.apply_retry.succeeded();
+        self.counts.applied += batch.purges.len() as u64;
+        let is_all = batch.purges.iter().any(|purge| purge.purge == FleetPurge::EVERYTHING);
+        if self.has_other_rules() && !batch.purges.is_empty() {
+            self.log.must_purge_all = true;
+        } else if is_all {
+            self.log.must_purge_all = false;
+        }
+        if self.log.pending.is_empty() {
+            self.log.behind_since = None;
+        }
+    }
+
+    pub(super) fn on_batch_failed(&mut self, now: Duration, number: u64, why: String) {
+        let Some(batch) = self.log.applying.take_if(|batch| batch.number == number) else { return };
+        if batch.purges.is_empty() {
+            self.log.must_mark = Some(batch.mark);
+        }
+        let known = self.log.pending.front().map_or(u64::MAX, |first| first.revision);
+        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge == FleetPurge::EVERYTHING);
+        for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
+            self.log.pending.push_front(purge);
+        }
+        self.log.apply_retry.failed(now, &self.rules);
+        self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
+    }
+
+    pub(super) fn on_published(&mut self, revision: Option<u64>) {
+        self.log.is_publishing = false;
+        self.log.published = revision.unwrap_or(self.log.published);
+    }
+
+    /// Whether this node does not learn of purges, or does not apply them, for as long as a lease.
+    pub(super) fn stands_still(&self, now: Duration) -> bool {
+        let is_deaf = self.lease.is_joined && now > self.log.heard + self.rules.lease;
+        is_deaf || self.is_stuck(now)
+    }
+
+    /// Whether the store has not finished a batch for as long as a lease, although purges wait.
+    pub(super) fn is_stuck(&self, now: Duration) -> bool {
+        let waits = self.log.applying.is_some() || !self.log.pending.is_empty();
+        waits && now > self.log.moved.max(self.log.behind_since.unwrap_or_default()) + self.rules.lease
+    }
+
+    /// Begins what the log needs now.
+    pub(super) fn turn_log(&mut self, now: Duration) {
+        self.apply_next(now);
+        if self.is_leaving || !self.lease.is_joined {
+            return;
+        }
+        let is_due = now >= self.log.read_retry.at;
+        if !self.log.is_read && !self.log.is_reading && is_due {
+            self.log.is_reading = true;
+            self.actions.push_back(FleetAction::Read { above: self.log.mark });
+        } else if self.log.is_read && is_due {
+            // A watch that says nothing may stand on a dead connection.
+            let is_silent = now > self.log.heard + self.rules.lease / 2;
+            if !self.log.is_watching || is_silent {
+                self.log.read_retry.at = now + self.rules.lease / 4;
+                self.watch();
+            }
+        }
+        self.publish(now);
+        if self.log.is_read && now >= self.log.review_at {
+            self.log.review_at = now + REVIEW_INTERVAL;
+            let oldest = self.view.nodes.iter().min_by_key(|node| (node.since, node.name.clone()));
+            let may_trim = oldest.is_some_and(|node| node.name == self.own.name) && self.is_member(now);
+            self.actions.push_back(FleetAction::ReviewLog { may_trim });
+        }
+    }
+
+    fn apply_next(&mut self, now: Duration) {
+        if self.log.applying.is_some() || now < self.log.apply_retry.at || self.identity == 0 {
+            return;
+        }
+        if self.log.must_purge_all && !self.has_other_rules() && self.log.is_read && self.log.pending.is_empty() {
+            let revision = self.log.mark.revision;
+            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
+            self.counts.everything_purged += 1;
+            self.note("fleet: this node purges everything, as it applied purges while its rules differed");
+        }
+        let mut bytes = 0;
+        let count = self.log.pending.iter().take(BATCH_MAX).take_while(|purge| {
+            bytes += purge_bytes(purge);
+            bytes <= BATCH_BYTES_MAX || bytes == purge_bytes(purge)
+        });
+        let count = count.count();
+        let purges: Vec<LoggedPurge> = self.log.pending.drain(..count).collect();
+        let mark = match purges.last() {
+            Some(last) => AppliedMark { fleet: self.identity, revision: last.revision },
+            None => match self.log.must_mark.take() {
+                Some(mark) if mark.fleet == self.identity && self.log.mark == AppliedMark::NONE => mark,
+                _ => return,
+            },
+        };
+        self.log.moved = now;
+        self.log.batches += 1;
+        let batch = self.log.batches;
+        self.log.applying = Some(Batch { number: batch, purges: purges.clone(), mark });
+        self.actions.push_back(FleetAction::Apply { batch, purges, mark });
+    }
+
+    fn publish(&mut self, now: Duration) {
+        let Some(held) = self.lease.held else { return };
+        let revision = self.applied();
+        let said = self.nodes.get(&self.own.name).map_or(0, |known| known.applied).max(self.log.published);
+        if revision > said && !self.log.is_publishing && now >= self.log.publish_at {
+            self.log.is_publishing = true;
+            self.log.publish_at = now + PUBLISH_INTERVAL;
+            self.actions.push_back(FleetAction::Publish { lease: held.lease, revision });
+        }
+    }
+}

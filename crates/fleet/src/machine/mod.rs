@@ -1,0 +1,258 @@
+//! The rules of a fleet that etcd connects: a state machine without I/O, clock or randomness.
+//!
+//! Owns: membership by a lease, the order of purges, when this node may serve, and what a purge waits for. Events and the
+//! time go in, actions come out ([`FleetMachine::on_event`]); a driver does them and reports each of them with an event,
+//! also if it fails, and also if it takes too long. A simulator drives the same code. All times are of one clock that also
+//! counts while the host is suspended.
+//!
+//! # Invariants
+//! 1. **Order.** Purges are applied by revision. A batch ends before the next one begins, and the mark of a batch is the
+//!    revision of its last purge.
+//! 2. **Catching up.** After each join, what the log has above the store's mark is applied before the gate opens. If the
+//!    log may lack such a purge (the mark is of another fleet, below the floor, or above the newest purge), everything is
+//!    purged instead.
+//! 3. **The lease is counted from the request** that etcd granted or kept it by, and a tenth less. So the node knows that
+//!    it is no member before etcd can.
+//! 4. **Applied.** A purge is applied when each node that was living at its revision has said so, is gone, or has joined
+//!    again after it.
+//! 5. **A node that does not apply is no member for long.** If its watch or its store stands still for a lease, it stops
+//!    keeping its lease.
+
+mod event;
+mod figures;
+mod lease;
+mod log;
+mod requests;
+mod trim;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::fleet::{AppliedMark, FleetNode, FleetView, LoggedPurge, NodeName, RulesHash};
+
+pub use event::{FleetAction, FleetEvent, LogChange, LogSnapshot, LogTotals};
+pub use trim::{LogEntry, trim_through};
+
+use figures::Counts;
+use lease::LeasePart;
+use log::LogPart;
+use requests::RequestPart;
+
+/// The rules of a fleet, from the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FleetRules {
+    /// How long a node that is cut off counts as living. Whole seconds.
+    pub lease: Duration,
+    /// How long a node without a word from etcd serves from its store.
+    pub serve_when_cut: Duration,
+    /// Whether purges wait for etcd instead of failing.
+    pub queues_when_cut: bool,
+    /// Purges that may wait for etcd.
+    pub queue_max: usize,
+    /// How long a purge waits until it is applied.
+    pub purge_time: Duration,
+    /// Purges that this node accepts in a period.
+    pub purge_rate: (u32, Duration),
+    /// The size of the log. *Units*: bytes.
+    pub log_bytes_max: u64,
+    /// How long purges stay in the log.
+    pub log_age_max: Duration,
+}
+
+impl Default for FleetRules {
+    fn default() -> FleetRules {
+        FleetRules {
+            lease: Duration::from_secs(10),
+            serve_when_cut: Duration::from_secs(60),
+            queues_when_cut: false,
+            queue_max: 1000,
+            purge_time: Duration::from_secs(20),
+            purge_rate: (1000, Duration::from_secs(1)),
+            log_bytes_max: 64 << 20,
+            log_age_max: Duration::from_secs(86_400),
+        }
+    }
+}
+
+impl FleetRules {
+    /// How much earlier than etcd a node gives its lease up: clocks may differ by this much in a lease.
+    pub fn drift(&self) -> Duration {
+        self.lease / 10
+    }
+}
+
+/// Until when this node is a member, and until when it serves from its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GateTimes {
+    /// Until when it is a member; zero if it is none.
+    pub member_until: Duration,
+    /// Until when it serves from its store.
+    pub serve_until: Duration,
+}
+
+/// A living node, and what it has said it has applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct KnownNode {
+    node: FleetNode,
+    applied: u64,
+}
+
+/// The state of one node of a fleet.
+#[derive(Debug)]
+pub struct FleetMachine {
+    rules: FleetRules,
+    own: FleetNode,
+    /// The identity of the fleet; 0 if it is not known.
+    identity: u128,
+    nodes: BTreeMap<NodeName, KnownNode>,
+    view: Arc<FleetView>,
+    lease: LeasePart,
+    log: LogPart,
+    requests: RequestPart,
+    counts: Counts,
+    actions: VecDeque<FleetAction>,
+    is_leaving: bool,
+}
+
+impl FleetMachine {
+    /// Begins with what the store of this node has applied. The first event makes it join.
+    pub fn new(rules: FleetRules, own: FleetNode, mark: AppliedMark) -> FleetMachine {
+        FleetMachine {
+            requests: RequestPart::new(&rules),
+            rules,
+            own,
+            identity: 0,
+            nodes: BTreeMap::new(),
+            view: Arc::new(FleetView::default()),
+            lease: LeasePart::default(),
+            log: LogPart::new(mark),
+            counts: Counts::default(),
+            actions: VecDeque::new(),
+            is_leaving: false,
+        }
+    }
+
+    /// Takes an event. Times never go back. The actions are to be begun in their order.
+    pub fn on_event(&mut self, now: Duration, event: FleetEvent) -> Vec<FleetAction> {
+        match event {
+            FleetEvent::Tick => {}
+            FleetEvent::LeaseGranted { lease, asked } => self.on_lease_granted(lease, asked),
+            FleetEvent::LeaseKept { lease, asked } => self.on_lease_kept(lease, asked),
+            FleetEvent::LeaseEnded { lease } => self.on_lease_ended(lease),
+            FleetEvent::LeaseFailed { why } => self.on_lease_failed(now, why),
+            FleetEvent::Joined { lease, identity } => self.on_joined(now, lease, identity),
+            FleetEvent::JoinFailed { why } => self.on_join_failed(now, why),
+            FleetEvent::LogRead(snapshot) => self.on_log_read(now, snapshot),
+            FleetEvent::ReadFailed { why } => self.on_read_failed(now, why),
+            FleetEvent::Changed { changes, through } => self.on_changed(now, changes, through),
+            FleetEvent::WatchEnded { is_compacted, why } => self.on_watch_ended(now, is_compacted, why),
+            FleetEvent::BatchApplied { batch } => self.on_batch_applied(now, batch),
+            FleetEvent::BatchFailed { batch, why } => self.on_batch_failed(now, batch, why),
+            FleetEvent::Published { revision } => self.on_published(Some(revision)),
+            FleetEvent::PublishFailed => self.on_published(None),
+            FleetEvent::LogReviewed(totals) => self.log.totals = totals,
+            FleetEvent::PurgeRequested { ticket, purge, wish } => self.on_purge_requested(now, ticket, purge, wish),
+            FleetEvent::Appended { ticket, revision, living } => self.on_appended(now, ticket, revision, living),
+            FleetEvent::AppendFailed { ticket, is_unknown, why } => self.on_append_failed(ticket, is_unknown, why),
+            FleetEvent::RulesChanged(rules) => self.on_rules_changed(rules),
+            FleetEvent::Leave => self.on_leave(),
+        }
+        self.turn_lease(now);
+        self.turn_log(now);
+        self.turn_requests(now);
+        self.actions.drain(..).collect()
+    }
+
+    /// Until when this node may serve, after the last event. The driver sets the gate before it does an action.
+    pub fn gate(&self) -> GateTimes {
+        if self.is_leaving || self.has_other_rules() {
+            return GateTimes::default();
+        }
+        let served_from = self.lease.served_from;
+        let serve_until = served_from.map_or(Duration::ZERO, |asked| asked + self.rules.serve_when_cut);
+        let member_until = match self.lease.held {
+            Some(held) if self.is_caught_up() => held.asked + self.rules.lease - self.rules.drift(),
+            _ => Duration::ZERO,
+        };
+        GateTimes { member_until, serve_until: serve_until.max(member_until) }
+    }
+
+    /// The last revision that this node has applied; 0 if its store is of another fleet.
+    pub fn applied(&self) -> u64 {
+        if self.has_fleet() { self.log.mark.revision } else { 0 }
+    }
+
+    /// Whether the store is of the fleet that this node knows.
+    pub fn has_fleet(&self) -> bool {
+        self.identity != 0 && self.log.mark.fleet == self.identity
+    }
+
+    /// What the store has applied.
+    pub fn mark(&self) -> AppliedMark {
+        self.log.mark
+    }
+
+    /// The living nodes.
+    pub fn view(&self) -> &Arc<FleetView> {
+        &self.view
+    }
+
+    /// Whether this node has joined and applied all that it missed.
+    pub fn is_caught_up(&self) -> bool {
+        self.lease.is_joined && self.log.is_read && !self.log.must_purge_all && self.has_applied(self.log.must_reach)
+    }
+
+    /// Whether the store has applied a revision of this fleet.
+    fn has_applied(&self, revision: u64) -> bool {
+        self.has_fleet() && self.log.mark.revision >= revision
+    }
+
+    /// Whether the rules of this node are not those of most nodes.
+    fn has_other_rules(&self) -> bool {
+        self.view.node(&self.own.name).is_some() && self.view.rules != self.own.rules
+    }
+
+    /// Makes the view again after a change of the nodes.
+    fn remake_view(&mut self) {
+        let nodes: Vec<FleetNode> = self.nodes.values().map(|known| known.node.clone()).collect();
+        if self.view.nodes != nodes {
+            self.view = Arc::new(FleetView::new(self.view.number + 1, nodes));
+        }
+    }
+
+    fn on_rules_changed(&mut self, rules: RulesHash) {
+        if self.own.rules == rules {
+            return;
+        }
+        self.own.rules = rules;
+        if let Some(known) = self.nodes.get_mut(&self.own.name) {
+            known.node.rules = rules;
+        }
+        self.remake_view();
+        if let (Some(held), true) = (self.lease.held, self.lease.is_joined) {
+            self.actions.push_back(FleetAction::Rewrite { lease: held.lease, node: self.own.clone() });
+        }
+    }
+
+    fn on_leave(&mut self) {
+        self.is_leaving = true;
+        self.fail_requests();
+        if let Some(held) = self.lease.held.take() {
+            self.actions.push_back(FleetAction::RevokeLease { lease: held.lease });
+        }
+        self.lease.is_joined = false;
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.actions.push_back(FleetAction::Note(text.into()));
+    }
+}
+
+/// The bytes of a purge in memory, about.
+fn purge_bytes(purge: &LoggedPurge) -> usize {
+    64 + purge.purge.scope.texts().iter().map(|text| text.len() + 24).sum::<usize>()
+}

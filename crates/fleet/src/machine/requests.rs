@@ -1,0 +1,244 @@
+//! The purges that are requested of this node.
+//!
+//! Owns: invariant 4, the limit on their rate, the queue while etcd is away, and how long a caller waits. Leaves to others:
+//! applying them (`log`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use nectary_host::fleet::{FleetError, FleetPurge, NodeName, PurgeOutcome, PurgeWish};
+
+use super::event::FleetAction;
+use super::{FleetMachine, FleetRules};
+use crate::records::write_purge;
+
+/// The most queued purges that are appended at a time.
+const SENT_MAX: usize = 64;
+/// The time from one attempt for a queued purge to the next.
+const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A purge whose caller waits.
+#[derive(Debug)]
+struct WaitingPurge {
+    purge: FleetPurge,
+    wish: PurgeWish,
+    deadline: Duration,
+    /// Its revision and the nodes that were living; `None` until it is in the log.
+    logged: Option<(u64, Vec<NodeName>)>,
+}
+
+/// A purge that waits for etcd; its caller has an answer.
+#[derive(Debug)]
+struct QueuedPurge {
+    ticket: u64,
+    purge: FleetPurge,
+    is_sent: bool,
+}
+
+/// The purges of this node.
+#[derive(Debug)]
+pub(super) struct RequestPart {
+    waiting: BTreeMap<u64, WaitingPurge>,
+    queue: VecDeque<QueuedPurge>,
+    queue_at: Duration,
+    bucket: PurgeBucket,
+}
+
+/// How many purges may come now: as many as in a period at once, and then as they are due.
+#[derive(Debug)]
+struct PurgeBucket {
+    count: u32,
+    period: Duration,
+    /// When the bucket is full again.
+    full_at: Duration,
+}
+
+impl PurgeBucket {
+    fn take(&mut self, now: Duration) -> bool {
+        let (step, full_at) = (self.period / self.count.max(1), self.full_at.max(now));
+        let is_allowed = full_at + step <= now + self.period;
+        if is_allowed {
+            self.full_at = full_at + step;
+        }
+        is_allowed
+    }
+}
+
+impl RequestPart {
+    pub fn new(rules: &FleetRules) -> RequestPart {
+        let (count, period) = rules.purge_rate;
+        RequestPart {
+            waiting: BTreeMap::new(),
+            queue: VecDeque::new(),
+            queue_at: Duration::ZERO,
+            bucket: PurgeBucket { count, period, full_at: Duration::ZERO },
+        }
+    }
+
+    /// Purges that wait for etcd.
+    pub fn queued(&self) -> u64 {
+        self.queue.len() as u64
+    }
+}
+
+impl FleetMachine {
+    pub(super) fn on_purge_requested(&mut self, now: Duration, ticket: u64, purge: FleetPurge, wish: PurgeWish) {
+        if let Err(error) = self.admit(now, &purge) {
+            return self.answer(ticket, Err(error));
+        }
+        if !self.is_member(now) {
+            let why = self.lease.trouble.clone().unwrap_or_else(|| "it has not joined yet".to_owned());
+            return self.queue_or_fail(ticket, purge, FleetError::Away(why));
+        }
+        self.actions.push_back(FleetAction::Append { ticket, purge: purge.clone() });
+        let deadline = now + self.rules.purge_time;
+        self.requests.waiting.insert(ticket, WaitingPurge { purge, wish, deadline, logged: None });
+    }
+
+    /// Whether a purge may come in. *Errors*: why not.
+    fn admit(&mut self, now: Duration, purge: &FleetPurge) -> Result<(), FleetError> {
+        if self.is_leaving {
+            return Err(FleetError::Stopping);
+        }
+        if self.has_other_rules() {
+            return Err(FleetError::RulesDiffer);
+        }
+        if write_purge(purge).is_none() {
+            let texts = purge.scope.texts().len();
+            return Err(FleetError::TooLarge(format!("{texts} keys, prefixes or tags")));
+        }
+        if !self.requests.bucket.take(now) {
+            let (count, period) = self.rules.purge_rate;
+            return Err(FleetError::TooMany(format!("{count} in {} s", period.as_secs())));
+        }
+        Ok(())
+    }
+
+    /// Queues a purge that could not be appended, or refuses it.
+    fn queue_or_fail(&mut self, ticket: u64, purge: FleetPurge, error: FleetError) {
+        if !self.rules.queues_when_cut {
+            return self.answer(ticket, Err(error));
+        }
+        if self.requests.queue.len() >= self.rules.queue_max {
+            return self.answer(ticket, Err(FleetError::QueueFull(self.rules.queue_max)));
+        }
+        self.actions.push_back(FleetAction::ApplyHere { purge: purge.clone() });
+        self.requests.queue.push_back(QueuedPurge { ticket, purge, is_sent: false });
+        let (nodes, missing) = (self.nodes.len(), Vec::new());
+        self.answer(ticket, Ok(PurgeOutcome { revision: 0, nodes, missing, is_applied: false, is_queued: true }));
+    }
+
+    pub(super) fn on_appended(&mut self, now: Duration, ticket: u64, revision: u64, living: Vec<NodeName>) {
+        self.requests.queue.retain(|queued| queued.ticket != ticket);
+        let Some(waiting) = self.requests.waiting.get_mut(&ticket) else { return };
+        waiting.logged = Some((revision, living));
+        self.settle(now, ticket);
+    }
+
+    pub(super) fn on_append_failed(&mut self, ticket: u64, is_unknown: bool, why: String) {
+        if let Some(queued) = self.requests.queue.iter_mut().find(|queued| queued.ticket == ticket) {
+            queued.is_sent = false;
+            return;
+        }
+        let Some(waiting) = self.requests.waiting.remove(&ticket) else { return };
+        // The key in the log is that of the ticket, so a purge that is in the log already is not there twice.
+        let error = if is_unknown { FleetError::Unknown(why) } else { FleetError::Away(why) };
+        self.queue_or_fail(ticket, waiting.purge, error);
+    }
+
+    /// Answers a purge that is settled: it is what its caller waits for, or its time is over.
+    fn settle(&mut self, now: Duration, ticket: u64) {
+        let Some(waiting) = self.requests.waiting.get(&ticket) else { return };
+        let is_late = now >= waiting.deadline;
+        let Some((revision, living)) = &waiting.logged else {
+            if is_late {
+                self.requests.waiting.remove(&ticket);
+                let error = FleetError::Unknown("etcd has not answered in time".to_owned());
+                self.answer(ticket, Err(error));
+            }
+            return;
+        };
+        let (revision, nodes) = (*revision, living.len());
+        let missing: Vec<NodeName> =
+            living.iter().filter(|name| !self.has_confirmed(name, revision)).cloned().collect();
+        let is_applied = missing.is_empty();
+        let wants_more = waiting.wish == PurgeWish::Applied && !is_applied;
+        if wants_more && !is_late {
+            return;
+        }
+        self.requests.waiting.remove(&ticket);
+        let missing = if wants_more { missing } else { Vec::new() };
+        self.counts.accepted += 1;
+        self.answer(ticket, Ok(PurgeOutcome { revision, nodes, missing, is_applied, is_queued: false }));
+    }
+
+    /// Whether a node that was living at a revision cannot serve without the purge of that revision: it has applied it,
+    /// or its lease has ended since, or it has joined again since.
+    fn has_confirmed(&self, name: &NodeName, revision: u64) -> bool {
+        if *name == self.own.name && self.has_applied(revision) {
+            return true;
+        }
+        match self.nodes.get(name) {
+            Some(known) => known.applied >= revision || known.node.since > revision,
+            None => self.log.seen >= revision,
+        }
+    }
+
+    fn answer(&mut self, ticket: u64, result: Result<PurgeOutcome, FleetError>) {
+        self.counts.refused += u64::from(result.is_err());
+        self.actions.push_back(FleetAction::Answer { ticket, result });
+    }
+
+    /// Answers all callers, as this node stops.
+    pub(super) fn fail_requests(&mut self) {
+        for (ticket, waiting) in std::mem::take(&mut self.requests.waiting) {
+            let result = match waiting.logged {
+                Some((revision, missing)) => {
+                    let (nodes, is_applied) = (missing.len(), false);
+                    Ok(PurgeOutcome { revision, nodes, missing, is_applied, is_queued: false })
+                }
+                None => Err(FleetError::Unknown("this node stops".to_owned())),
+            };
+            self.answer(ticket, result);
+        }
+        if !self.requests.queue.is_empty() {
+            let count = self.requests.queue.len();
+            self.note(format!(
+                "fleet: {count} purges that waited for etcd are lost, as this node stops: send them again"
+            ));
+        }
+    }
+
+    /// Looks after the purges that wait.
+    pub(super) fn turn_requests(&mut self, now: Duration) {
+        let tickets: Vec<u64> = self.requests.waiting.keys().copied().collect();
+        tickets.into_iter().for_each(|ticket| self.settle(now, ticket));
+        if self.is_leaving || !self.is_member(now) || now < self.requests.queue_at {
+            return;
+        }
+        let mut sent = Vec::new();
+        for queued in self.requests.queue.iter_mut().take(SENT_MAX).filter(|queued| !queued.is_sent) {
+            queued.is_sent = true;
+            sent.push(FleetAction::Append { ticket: queued.ticket, purge: queued.purge.clone() });
+        }
+        if !sent.is_empty() {
+            self.requests.queue_at = now + QUEUE_PAUSE;
+            self.actions.extend(sent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purge_rate_allows_a_period_at_once() {
+        let mut bucket = PurgeBucket { count: 3, period: Duration::from_secs(3), full_at: Duration::ZERO };
+        let at = Duration::from_millis;
+        let taken: Vec<bool> = (0..4).map(|_| bucket.take(at(10_000))).collect();
+        assert_eq!(taken, [true, true, true, false]);
+        assert!(!bucket.take(at(10_999)) && bucket.take(at(11_000)) && !bucket.take(at(11_000)));
+        assert!(bucket.take(at(99_000)) && bucket.take(at(99_000)));
+    }
+}

@@ -1,0 +1,380 @@
+//! The machine, event by event.
+
+use nectary_host::fleet::{FleetError, FleetPurge, FleetState, PurgeOutcome, PurgeScope, PurgeWish};
+
+use super::*;
+
+const FLEET: u128 = 7;
+const LEASE: i64 = 40;
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn name(text: &str) -> NodeName {
+    NodeName::new(text).expect("a name")
+}
+
+fn node(text: &str, since: u64) -> FleetNode {
+    FleetNode {
+        name: name(text),
+        address: format!("{text}:7443"),
+        zone: String::new(),
+        weight: 1,
+        rules: RulesHash(1),
+        run: 1,
+        since,
+    }
+}
+
+fn purge(revision: u64) -> LoggedPurge {
+    let scope = PurgeScope::Keys(vec![format!("http://a/{revision}").into_bytes()]);
+    LoggedPurge { revision, purge: FleetPurge { scope, soft_since_s: None } }
+}
+
+fn everything(revision: u64) -> LoggedPurge {
+    LoggedPurge { revision, purge: FleetPurge::EVERYTHING }
+}
+
+/// A machine, and what it has wanted so far.
+struct Bench {
+    machine: FleetMachine,
+    actions: Vec<FleetAction>,
+    now_ms: u64,
+}
+
+impl Bench {
+    fn new(rules: FleetRules, mark: AppliedMark) -> Bench {
+        Bench { machine: FleetMachine::new(rules, node("a", 0), mark), actions: Vec::new(), now_ms: 1000 }
+    }
+
+    fn event(&mut self, event: FleetEvent) -> &mut Bench {
+        self.actions.extend(self.machine.on_event(at(self.now_ms), event));
+        self
+    }
+
+    fn tick_at(&mut self, ms: u64) -> &mut Bench {
+        self.now_ms = ms;
+        self.event(FleetEvent::Tick)
+    }
+
+    /// Takes the actions so far, without notes.
+    fn take(&mut self) -> Vec<FleetAction> {
+        let is_note = |action: &FleetAction| matches!(action, FleetAction::Note(_) | FleetAction::ReviewLog { .. });
+        std::mem::take(&mut self.actions).into_iter().filter(|action| !is_note(action)).collect()
+    }
+
+    /// Joins with a lease requested at 1000 ms, and reads a log.
+    fn joined(rules: FleetRules, mark: AppliedMark, snapshot: LogSnapshot) -> Bench {
+        let mut bench = Bench::new(rules, mark);
+        bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
+        bench.event(FleetEvent::Joined { lease: LEASE, identity: snapshot.identity });
+        assert!(bench.take().contains(&FleetAction::Read { above: mark }));
+        bench.event(FleetEvent::LogRead(snapshot));
+        bench
+    }
+
+    /// A member with these other nodes, whose log ended at 10.
+    fn member(rules: FleetRules, others: &[&str]) -> Bench {
+        let nodes = std::iter::once(&"a").chain(others).map(|name| (node(name, 3), 10)).collect();
+        let snapshot = LogSnapshot { identity: FLEET, floor: 0, newest: 10, purges: Vec::new(), nodes, through: 12 };
+        let mut bench = Bench::joined(rules, AppliedMark { fleet: FLEET, revision: 10 }, snapshot);
+        assert_eq!(bench.machine.state(at(1000)), FleetState::Member);
+        bench.take();
+        bench
+    }
+
+    fn changed(&mut self, changes: Vec<LogChange>, through: u64) -> &mut Bench {
+        self.event(FleetEvent::Changed { changes, through })
+    }
+
+    fn standing(&self) -> (u64, u64) {
+        let gate = self.machine.gate();
+        (gate.member_until.as_millis() as u64, gate.serve_until.as_millis() as u64)
+    }
+
+    fn applies(&mut self) -> Option<(u64, Vec<LoggedPurge>, u64)> {
+        self.take().into_iter().find_map(|action| match action {
+            FleetAction::Apply { batch, purges, mark } => Some((batch, purges, mark.revision)),
+            _ => None,
+        })
+    }
+
+    fn answer(&mut self) -> Option<Result<PurgeOutcome, FleetError>> {
+        self.take().into_iter().find_map(|action| match action {
+            FleetAction::Answer { result, .. } => Some(result),
+            _ => None,
+        })
+    }
+}
+
+fn snapshot(floor: u64, purges: Vec<LoggedPurge>) -> LogSnapshot {
+    let newest = purges.last().map_or(floor, |last| last.revision);
+    LogSnapshot { identity: FLEET, floor, newest, purges, nodes: vec![(node("a", 50), 0)], through: 60 }
+}
+
+#[test]
+fn missed_purges_are_applied_before_serving() {
+    let mark = AppliedMark { fleet: FLEET, revision: 20 };
+    let mut bench = Bench::joined(FleetRules::default(), mark, snapshot(0, vec![purge(30), purge(31)]));
+    assert_eq!(bench.standing(), (0, 0), "it has missed two");
+    assert_eq!(bench.machine.state(at(1000)), FleetState::CatchingUp);
+    let actions = bench.take();
+    assert!(actions.contains(&FleetAction::Watch { from: 61 }));
+    bench.actions = actions;
+    let (batch, purges, mark) = bench.applies().expect("a batch");
+    assert_eq!((purges, mark), (vec![purge(30), purge(31)], 31));
+    bench.event(FleetEvent::Published { revision: 20 });
+    bench.event(FleetEvent::BatchFailed { batch, why: "the disk".to_owned() });
+    assert_eq!(bench.standing(), (0, 0));
+    assert_eq!(bench.applies(), None, "not at once");
+    let (batch, purges, _) = bench.tick_at(1500).applies().expect("again");
+    assert_eq!(purges.len(), 2);
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!((bench.standing(), bench.machine.applied()), ((10_000, 61_000), 31), "counted from the request");
+    assert!(bench.take().contains(&FleetAction::Publish { lease: LEASE, revision: 31 }));
+}
+
+#[test]
+fn gaps_in_the_log_purge_everything() {
+    let of = |mark, snapshot| Bench::joined(FleetRules::default(), mark, snapshot).applies().map(|it| (it.1, it.2));
+    let mark = |fleet, revision| AppliedMark { fleet, revision };
+    let log = || vec![purge(30), purge(31)];
+    assert_eq!(of(mark(FLEET, 20), snapshot(21, log())), Some((vec![everything(31)], 31)), "below the floor");
+    assert_eq!(of(mark(FLEET, 21), snapshot(21, log())), Some((log(), 31)), "at the floor");
+    assert_eq!(of(mark(FLEET, 20), snapshot(21, Vec::new())), Some((vec![everything(21)], 21)));
+    assert_eq!(of(mark(FLEET + 1, 30), snapshot(0, log())), Some((vec![everything(31)], 31)), "another fleet");
+    assert_eq!(of(mark(FLEET, 32), snapshot(0, log())), Some((vec![everything(31)], 31)), "etcd is older");
+    assert_eq!(of(AppliedMark::NONE, snapshot(21, log())), Some((vec![everything(31)], 31)));
+    assert_eq!(of(AppliedMark::NONE, snapshot(0, log())), Some((log(), 31)), "the log is whole");
+    assert_eq!(of(AppliedMark::NONE, snapshot(0, Vec::new())), Some((Vec::new(), 0)), "only its identity is noted");
+    let current = LogSnapshot { newest: 31, ..snapshot(0, Vec::new()) };
+    assert_eq!(of(mark(FLEET, 31), current), None);
+}
+
+#[test]
+fn batches_are_applied_in_order() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    bench.changed(vec![LogChange::Purge(purge(13))], 13);
+    let first = bench.applies().expect("a batch");
+    bench.changed(vec![LogChange::Purge(purge(14)), LogChange::Purge(purge(13)), LogChange::Purge(purge(15))], 15);
+    assert_eq!(bench.applies(), None, "one at a time");
+    bench.event(FleetEvent::BatchApplied { batch: first.0 + 1 });
+    assert_eq!(bench.machine.applied(), 10, "another batch");
+    bench.event(FleetEvent::BatchApplied { batch: first.0 });
+    assert_eq!(bench.machine.applied(), 13);
+    assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![purge(14), purge(15)], 15)));
+}
+
+#[test]
+fn batch_size_is_bounded() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed((13..200).map(|revision| LogChange::Purge(purge(revision))).collect(), 200);
+    let (_, purges, mark) = bench.applies().expect("a batch");
+    assert_eq!((purges.len(), mark), (64, 76));
+}
+
+#[test]
+fn applied_waits_for_every_living_node() {
+    let mut bench = Bench::member(FleetRules::default(), &["b", "c", "d"]);
+    let living = || ["a", "b", "c", "d"].map(name).to_vec();
+    let wanted = |wish| FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish };
+    bench.event(wanted(PurgeWish::Applied));
+    assert_eq!(bench.take(), [FleetAction::Append { ticket: 1, purge: purge(0).purge }]);
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: living() });
+    bench.changed(vec![LogChange::Purge(purge(20))], 20);
+    let (batch, ..) = bench.applies().expect("a batch");
+    bench.event(FleetEvent::BatchApplied { batch });
+    bench.changed(vec![LogChange::Applied(name("b"), 20)], 21);
+    bench.changed(vec![LogChange::Applied(name("c"), 19), LogChange::NodeGone(name("d"))], 23);
+    assert_eq!(bench.answer(), None, "c has not");
+    bench.changed(vec![LogChange::Node(node("d", 24)), LogChange::Applied(name("d"), 0)], 24);
+    bench.changed(vec![LogChange::NodeGone(name("c"))], 25);
+    let outcome = bench.answer().expect("an answer").expect("applied");
+    assert_eq!((outcome.revision, outcome.nodes, outcome.is_applied), (20, 4, true));
+    bench.event(wanted(PurgeWish::Accepted)).event(FleetEvent::Appended { ticket: 1, revision: 30, living: living() });
+    let outcome = bench.answer().expect("an answer").expect("accepted");
+    assert!(!outcome.is_applied && outcome.missing.is_empty() && outcome.revision == 30);
+}
+
+#[test]
+fn late_purges_name_missing_nodes() {
+    let mut bench = Bench::member(FleetRules { purge_time: at(5000), ..FleetRules::default() }, &["b"]);
+    let purge = purge(0).purge;
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge.clone(), wish: PurgeWish::Applied });
+    bench.event(FleetEvent::PurgeRequested { ticket: 2, purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: vec![name("b"), name("x")] });
+    bench.take();
+    assert_eq!(bench.tick_at(5999).answer(), None);
+    let answers: Vec<_> = bench.tick_at(6000).take().into_iter().collect();
+    let of = |wanted| {
+        answers.iter().find_map(|action| match action {
+            FleetAction::Answer { ticket, result } if *ticket == wanted => Some(result.clone()),
+            _ => None,
+        })
+    };
+    // What this node has seen ends at 12, so it does not know whether x is gone.
+    assert_eq!(of(1).expect("late").expect("in the log").missing, ["b", "x"].map(name));
+    assert!(matches!(of(2), Some(Err(FleetError::Unknown(_)))), "it may be in the log");
+}
+
+#[test]
+fn lease_is_counted_from_its_request() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    assert_eq!(bench.tick_at(3499).take(), []);
+    assert_eq!(bench.tick_at(3500).take(), [FleetAction::KeepLease { lease: LEASE }]);
+    bench.now_ms = 9000;
+    bench.changed(Vec::new(), 12);
+    bench.event(FleetEvent::LeaseKept { lease: LEASE, asked: at(3500) });
+    assert_eq!(bench.standing(), (12_500, 63_500), "not from the answer");
+    bench.take();
+    bench.tick_at(12_499).event(FleetEvent::LeaseFailed { why: "no answer".to_owned() });
+    assert_eq!(bench.machine.state(at(12_499)), FleetState::Member);
+    assert_eq!(bench.machine.state(at(12_500)), FleetState::Away);
+    bench.tick_at(12_500);
+    assert_eq!(bench.machine.figures(at(12_500)).cuts, 1);
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    assert_eq!(bench.standing(), (0, 63_500), "serve-when-cut goes on, and no longer");
+}
+
+#[test]
+fn returning_member_catches_up_again() {
+    let mut bench = Bench::member(FleetRules { serve_when_cut: Duration::ZERO, ..FleetRules::default() }, &[]);
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    bench.tick_at(20_000).event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(20_000) });
+    bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET });
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    bench.take();
+    bench.event(FleetEvent::LogRead(snapshot(0, vec![purge(44)])));
+    let (batch, purges, _) = bench.applies().expect("a batch");
+    assert_eq!(purges, [purge(44)]);
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!(bench.standing(), (29_000, 29_000));
+}
+
+#[test]
+fn ended_watches_resume_or_read_again() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(purge(15))], 17).take();
+    bench.event(FleetEvent::WatchEnded { is_compacted: false, why: "cut".to_owned() });
+    assert_eq!(bench.take(), [], "after a pause");
+    assert_eq!(bench.tick_at(1300).take(), [FleetAction::Watch { from: 18 }]);
+    bench.event(FleetEvent::WatchEnded { is_compacted: true, why: "compacted".to_owned() });
+    let mark = bench.machine.mark();
+    assert_eq!(bench.tick_at(2000).take(), [FleetAction::Read { above: mark }]);
+    assert!(!bench.machine.is_caught_up());
+}
+
+#[test]
+fn silent_watches_are_begun_again() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    assert!(!bench.tick_at(6000).take().contains(&FleetAction::Watch { from: 13 }));
+    assert!(bench.tick_at(6001).take().contains(&FleetAction::Watch { from: 13 }));
+    assert!(!bench.tick_at(6100).take().contains(&FleetAction::Watch { from: 13 }));
+    assert!(bench.tick_at(8501).take().contains(&FleetAction::Watch { from: 13 }));
+}
+
+/// Purges would wait for it as long as it lives.
+#[test]
+fn deaf_or_stuck_nodes_give_up_their_lease() {
+    let keeps = |bench: &mut Bench, ms: u64| {
+        let kept = bench.tick_at(ms).take().contains(&FleetAction::KeepLease { lease: LEASE });
+        if kept {
+            bench.event(FleetEvent::LeaseKept { lease: LEASE, asked: at(ms) });
+        }
+        kept
+    };
+    let mut deaf = Bench::member(FleetRules::default(), &[]);
+    assert!(keeps(&mut deaf, 10_900) && !keeps(&mut deaf, 14_000), "the watch is silent for a lease");
+    assert!(deaf.tick_at(20_900).take().contains(&FleetAction::RevokeLease { lease: LEASE }));
+    let mut stuck = Bench::member(FleetRules::default(), &[]);
+    stuck.changed(vec![LogChange::Purge(purge(15))], 17);
+    for ms in [4000, 8000, 10_900] {
+        stuck.now_ms = ms;
+        assert!(keeps(stuck.changed(Vec::new(), 17), ms));
+    }
+    stuck.now_ms = 14_000;
+    assert!(!keeps(stuck.changed(Vec::new(), 17), 14_000), "the store stands still for a lease");
+    stuck.now_ms = 20_900;
+    let actions = stuck.changed(Vec::new(), 17).take();
+    assert!(actions.contains(&FleetAction::RevokeLease { lease: LEASE }));
+    assert!(!stuck.tick_at(21_000).take().contains(&FleetAction::GrantLease), "not before its store goes on");
+}
+
+#[test]
+fn other_rules_shut_the_gate() {
+    let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
+    bench.event(FleetEvent::RulesChanged(RulesHash(2)));
+    assert!(matches!(bench.take()[..], [FleetAction::Rewrite { lease: LEASE, .. }]));
+    assert_eq!((bench.standing(), bench.machine.state(at(1000))), ((0, 0), FleetState::RulesDiffer));
+    let wanted = FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Accepted };
+    assert_eq!(bench.event(wanted).answer(), Some(Err(FleetError::RulesDiffer)));
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    let (batch, ..) = bench.applies().expect("it applies purges nevertheless");
+    bench.event(FleetEvent::BatchApplied { batch });
+    let other = |name| LogChange::Node(FleetNode { rules: RulesHash(2), ..node(name, 3) });
+    bench.changed(vec![other("b")], 16);
+    assert_eq!(bench.standing(), (0, 0), "it purges everything first");
+    let (batch, purges, mark) = bench.applies().expect("a batch");
+    assert_eq!((purges, mark), (vec![everything(15)], 15));
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!(bench.standing(), (10_000, 61_000));
+}
+
+#[test]
+fn purges_fail_or_queue_when_cut() {
+    let wanted = |ticket| FleetEvent::PurgeRequested { ticket, purge: purge(0).purge, wish: PurgeWish::Applied };
+    let mut bench = Bench::new(FleetRules::default(), AppliedMark::NONE);
+    assert!(matches!(bench.event(wanted(1)).answer(), Some(Err(FleetError::Away(_)))));
+    let rules = FleetRules { queues_when_cut: true, queue_max: 1, ..FleetRules::default() };
+    let mut bench = Bench::member(rules, &[]);
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    bench.take();
+    bench.event(wanted(1));
+    assert!(bench.actions.contains(&FleetAction::ApplyHere { purge: purge(0).purge }), "at once on this node");
+    assert!(bench.answer().expect("an answer").expect("queued").is_queued);
+    assert_eq!(bench.event(wanted(2)).answer(), Some(Err(FleetError::QueueFull(1))));
+    bench.event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET });
+    assert!(bench.take().contains(&FleetAction::Append { ticket: 1, purge: purge(0).purge }));
+    bench.event(FleetEvent::AppendFailed { ticket: 1, is_unknown: true, why: "no answer".to_owned() });
+    assert!(bench.tick_at(2000).take().contains(&FleetAction::Append { ticket: 1, purge: purge(0).purge }));
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 70, living: Vec::new() });
+    assert_eq!(bench.machine.figures(at(2000)).purges_queued, 0);
+}
+
+#[test]
+fn purges_beyond_the_rate_are_refused() {
+    let mut bench = Bench::member(FleetRules { purge_rate: (2, at(1000)), ..FleetRules::default() }, &[]);
+    let purge = purge(0).purge;
+    for ticket in 0..3 {
+        bench.event(FleetEvent::PurgeRequested { ticket, purge: purge.clone(), wish: PurgeWish::Applied });
+    }
+    assert!(matches!(bench.answer(), Some(Err(FleetError::TooMany(_)))));
+    let scope = PurgeScope::Tags(vec![vec![b'a'; 8193]]);
+    let large = FleetPurge { scope, soft_since_s: None };
+    bench.event(FleetEvent::PurgeRequested { ticket: 9, purge: large, wish: PurgeWish::Applied });
+    assert!(matches!(bench.answer(), Some(Err(FleetError::TooLarge(_)))));
+}
+
+#[test]
+fn leaving_shuts_the_gate_first() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.take();
+    bench.event(FleetEvent::Leave);
+    assert_eq!(bench.standing(), (0, 0));
+    let actions = bench.take();
+    assert!(actions.contains(&FleetAction::RevokeLease { lease: LEASE }));
+    assert!(matches!(actions[0], FleetAction::Answer { result: Err(FleetError::Unknown(_)), .. }));
+    assert!(!bench.tick_at(60_000).take().contains(&FleetAction::GrantLease));
+}
+
+#[test]
+fn removed_node_keys_make_it_join_again() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::NodeGone(name("a"))], 20);
+    assert_eq!(bench.take(), [FleetAction::RevokeLease { lease: LEASE }, FleetAction::GrantLease]);
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+}

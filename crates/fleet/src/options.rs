@@ -1,0 +1,84 @@
+//! What a fleet is started with.
+//!
+//! Owns: [`FleetOptions`]. `configured` makes them of `[fleet]`, the size of the store and the rules of the sites.
+
+use std::path::PathBuf;
+
+use nectary_host::fleet::{FleetNode, NodeName, RulesHash};
+
+use crate::machine::FleetRules;
+
+/// A fleet, and this node in it.
+#[derive(Debug, Clone)]
+pub struct FleetOptions {
+    /// The name of the fleet.
+    pub fleet: String,
+    /// The name of this node.
+    pub node: NodeName,
+    /// Where the other nodes reach it: host and port.
+    pub address: String,
+    /// Its zone; empty for none.
+    pub zone: String,
+    /// The size of its store. *Units*: bytes, at least 1.
+    pub weight: u64,
+    /// The hash of its rules.
+    pub rules: RulesHash,
+    /// What the configuration says about leases and purges.
+    pub limits: FleetRules,
+    /// How the nodes are connected.
+    pub connection: FleetConnection,
+}
+
+/// How the nodes of a fleet are connected.
+#[derive(Debug, Clone)]
+pub enum FleetConnection {
+    /// By etcd.
+    Etcd {
+        /// Its members.
+        endpoints: Vec<EtcdEndpoint>,
+        /// TLS with those that use it.
+        tls: TlsFiles,
+    },
+    /// By requests to all members.
+    Members {
+        /// The addresses of all nodes, also of this one: host and port.
+        members: Vec<String>,
+        /// The certificates of the fleet.
+        tls: TlsFiles,
+    },
+}
+
+/// A member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdEndpoint {
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it uses TLS.
+    pub has_tls: bool,
+}
+
+/// Files of TLS, in PEM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates that are trusted; `None` for the system's.
+    pub ca: Option<PathBuf>,
+    /// The certificate that this side shows, and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl FleetOptions {
+    /// This node, with the random number of its process.
+    pub fn own_node(&self, run: u64) -> FleetNode {
+        FleetNode {
+            name: self.node.clone(),
+            address: self.address.clone(),
+            zone: self.zone.clone(),
+            weight: self.weight.max(1),
+            rules: self.rules,
+            run,
+            since: 0,
+        }
+    }
+}
