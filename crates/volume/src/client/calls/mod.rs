@@ -21,7 +21,6 @@ use super::looks::{Changing, Looks};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
-use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::simulated::since_boot;
 use crate::tokens::Why;
@@ -447,14 +446,8 @@ impl Inner {
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
-        if planted(Bug::RepeatedInOtherOrder) {
-            for (request, message) in state.unstored.disordered() {
-                let _ = bulk.send(message.encode(request, state.epoch));
-            }
-        } else {
-            for (request, message) in state.unstored.messages() {
-                let _ = bulk.send(message.encode(request, state.epoch));
-            }
+        for (request, message) in state.unstored.messages() {
+            let _ = bulk.send(message.encode(request, state.epoch));
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {

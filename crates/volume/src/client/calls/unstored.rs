@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{Inner, Said, State};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Failure, Message, Operation, Terms};
 
 /// The maximum number of such operations; with the calls without an answer they stay within the protocol's bound.
@@ -16,17 +17,19 @@ const UNSTORED_MAX: usize = 192;
 pub(in crate::client) struct Unstored(BTreeMap<u64, (u64, Message)>);
 
 impl Unstored {
-    /// The numbers of the requests, and the messages that repeat them, in order.
-    pub fn messages(&self) -> impl Iterator<Item = (u64, &Message)> {
-        self.0.iter().map(|(request, (_, message))| (*request, message))
-    }
-
-    /// Returns the messages with their operations in another order: a planted bug.
-    pub fn disordered(&self) -> Vec<(u64, Message)> {
-        let mut messages: Vec<(u64, Message)> = self.messages().map(|(request, message)| (request, message.clone())).collect();
-        for pair in messages.chunks_mut(2) {
-            if let [(_, Message::Operation { operation: first, .. }), (_, Message::Operation { operation: second, .. })] = pair {
-                std::mem::swap(first, second);
+    /// Returns the numbers of the requests, and the messages that repeat them, in order.
+    pub fn messages(&self) -> Vec<(u64, Message)> {
+        let messages = self.0.iter().map(|(request, (_, message))| (*request, message.clone()));
+        let mut messages: Vec<(u64, Message)> = messages.collect();
+        if planted(Bug::RepeatedInOtherOrder) {
+            for pair in messages.chunks_mut(2) {
+                if let [
+                    (_, Message::Operation { operation: first, .. }),
+                    (_, Message::Operation { operation: second, .. }),
+                ] = pair
+                {
+                    std::mem::swap(first, second);
+                }
             }
         }
         messages
