@@ -17,6 +17,8 @@ nectary_block::planted_bugs! {
     AnsweredEarly = 7 => "operation answered before it is durable",
     /// A server shows what another session did before it is durable.
     ShownEarly = 8 => "shown to another session before it is durable",
+    /// A server takes inode numbers from a client that the client does not have.
+    NumberUnchecked = 10 => "inode number of a client is not checked",
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
 }
