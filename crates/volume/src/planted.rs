@@ -19,6 +19,12 @@ nectary_block::planted_bugs! {
     ShownEarly = 8 => "shown to another session before it is durable",
     /// A server takes inode numbers from a client that the client does not have.
     NumberUnchecked = 10 => "inode number of a client is not checked",
+    /// A client uses the number of an inode twice.
+    NumberTwice = 11 => "inode number is used twice",
+    /// A client answers changes of names itself after its lease.
+    LocalUnleased = 12 => "names changed without a lease",
+    /// A client removes a name itself whose inode others may know.
+    OthersUnlinked = 13 => "name of an inode that others know removed",
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
 }

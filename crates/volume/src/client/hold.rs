@@ -453,6 +453,11 @@ impl Client {
                         });
                     }
                 }
+                Event::NumbersWanted => {
+                    while recalls.try_join_next().is_some() {}
+                    let client = self.clone();
+                    recalls.spawn(async move { client.shared.session.request_numbers().await });
+                }
                 Event::Lapsed => drop(self.shared.holds.kernel.forget_lists()),
                 Event::Push(file, size, number) => {
                     let client = self.clone();

@@ -111,9 +111,36 @@ impl Client {
     /// Makes a file and opens it. With an empty name the file has no name: it is freed when it is closed, unless
     /// [`link`](Self::link) gives it a name before.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
+        if !name.is_empty() && new.mode & libc::S_IFMT == libc::S_IFREG {
+            let local = self.shared.session.locally(|inner| inner.create_locally(directory, name, &new, true)).await;
+            if let Some(made) = local {
+                return made.map(|made| self.opened_here(made));
+            }
+        }
         let (attributes, file) = self.create_held(new.operation(directory, name, true)).await?;
         self.add_writer(&file).await;
         Ok((attributes, OpenFile::new(self, file, true)))
+    }
+}
+
+impl Client {
+    /// Makes a file and opens it, if this can be done without the server; waits for nothing.
+    pub fn create_open_now(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: &New,
+    ) -> Option<Result<(Attributes, OpenFile), Error>> {
+        let made = self.shared.session.locally_now(|inner| inner.create_locally(directory, name, new, true))?;
+        Some(made.map(|made| self.opened_here(made)))
+    }
+
+    /// A file that was made and opened without the server, which learns of both in order.
+    fn opened_here(&self, made: Attributes) -> (Attributes, OpenFile) {
+        let file = self.use_file(made.id(), true);
+        // The kernel has no page of a new file.
+        file.hold.state().add_writer();
+        (made, OpenFile::new(self, file, true))
     }
 }
 

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, SessionFigures, Share, State, Waiting, ended,
-    is_try_lock, not_done, wall_ns,
+    ClientOptions, Event, Grant, Inner, ListedToKeep, Locally, Looked, NUMBERS_WANTED, Said, SessionFigures, Share, State,
+    Waiting, ended, is_try_lock, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
@@ -36,6 +36,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two requests for such space.
 pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
+/// The pause after a refused request for inode numbers.
+const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
 /// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
 const LOCK_TURN: Duration = Duration::from_millis(500);
@@ -73,7 +75,8 @@ impl Session {
         let (session, epoch, waiting) = (state.session, state.epoch, state.waiting.len());
         let trouble = state.figures.trouble.clone().or_else(|| state.control_trouble.clone());
         let (refused, refusal) = (state.refusals.count, state.refusals.recent());
-        SessionFigures { session, epoch, waiting, trouble, refused, refusal, ..state.figures.clone() }
+        let local_directories = state.local.held();
+        SessionFigures { session, epoch, waiting, trouble, refused, refusal, local_directories, ..state.figures.clone() }
     }
 
     /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
@@ -156,6 +159,38 @@ impl Session {
             (Message::Operation { session: state.session, number, terms, operation }, Some(number))
         });
         said.await
+    }
+
+    /// Does a change of names without the server, if it may; waits if it may soon. `None`: the server must do it.
+    ///
+    /// *Errors*: this host paused for longer than its lease: the change may be lost.
+    pub async fn locally<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+        loop {
+            let progressed = self.inner.progressed.notified();
+            tokio::pin!(progressed);
+            progressed.as_mut().enable();
+            match attempt(&self.inner) {
+                Locally::Done(done) => return Some(self.still_leased().map(|()| done)),
+                Locally::AtServer => return None,
+                Locally::Later => WaitKind::Turn.during(0, progressed).await,
+            }
+        }
+    }
+
+    /// Does a change of names without the server, if it may now. Waits for nothing.
+    pub fn locally_now<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+        match attempt(&self.inner) {
+            Locally::Done(done) => Some(self.still_leased().map(|()| done)),
+            Locally::AtServer | Locally::Later => None,
+        }
+    }
+
+    /// Requests inode numbers.
+    pub async fn request_numbers(&self) {
+        if self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() {
+            sleep(NUMBERS_PAUSE).await;
+        }
+        self.inner.state().local.asked();
     }
 
     /// Whether changes of names are durable when a call returns.

@@ -5,6 +5,7 @@
 //! calls (`session`), and connections (`link`).
 
 mod keeping;
+mod local;
 mod refusals;
 mod unstored;
 
@@ -24,6 +25,8 @@ use crate::net::Address;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::tokens::Why;
+pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
+use local::LocalNames;
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
 
@@ -87,6 +90,8 @@ pub(crate) enum Event {
     Push(FileId, u64, u64),
     /// The lease was over before it was renewed: the server may have forgotten what the session keeps.
     Lapsed,
+    /// The session needs more inode numbers.
+    NumbersWanted,
     /// A name of a directory changes; the last field is the number that the answer repeats.
     NameChange(FileId, Vec<u8>, u64),
 }
@@ -158,6 +163,10 @@ pub struct SessionFigures {
     pub epoch: u64,
     /// The number of operations answered.
     pub operations: u64,
+    /// The number of these that the session did itself.
+    pub local: u64,
+    /// The number of directories in which it makes and removes names itself.
+    pub local_directories: usize,
     /// The number of questions answered.
     pub questions: u64,
     /// The number of operations and questions without an answer.
@@ -220,6 +229,8 @@ pub(super) struct State {
     pub waiting: BTreeMap<u64, Waiting>,
     /// Operations that are answered and not known to be durable.
     pub unstored: Unstored,
+    /// What the session may do itself.
+    pub local: LocalNames,
     /// The numbers of operations without an answer, or not known to be durable.
     pub open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
@@ -270,6 +281,8 @@ pub(super) struct Inner {
     /// The lease ends at this time, counted from `start`. *Units*: nanoseconds.
     pub lease_until_ns: AtomicU64,
     pub renewed: Notify,
+    /// Notified when an operation is answered, or known to be durable, and when a directory is returned.
+    pub progressed: Notify,
     /// The newest epoch of a server that answered a greeting: messages of older ones are refused.
     newest_epoch: watch::Sender<u64>,
     /// The number of connections so far.
@@ -329,6 +342,7 @@ impl Inner {
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
+            progressed: Notify::new(),
             newest_epoch: watch::Sender::new(0),
             connections: AtomicU64::new(0),
             events,
@@ -440,11 +454,15 @@ impl Inner {
                 let is_lock = waiting.share == Share::Restart && is_try_lock(&waiting.message);
                 !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
             });
+            state.local.clear();
             let _ = self.events.send(Event::Restarted);
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
-        for (request, message) in state.unstored.messages() {
+        for (request, message) in state.unstored.messages(state.epoch) {
+            let _ = bulk.send(message.encode(request, state.epoch));
+        }
+        for (request, message) in state.local.returning() {
             let _ = bulk.send(message.encode(request, state.epoch));
         }
         let is_careful = state.refusals.is_careful();
@@ -466,6 +484,7 @@ impl Inner {
         }
         drop(state);
         self.nudge.notify_one();
+        self.progressed.notify_waiters();
         is_refused
     }
 
@@ -473,6 +492,7 @@ impl Inner {
     pub fn disconnected(&self, trouble: Trouble, is_broken: bool) {
         let mut state = self.state();
         state.bulk = None;
+        self.progressed.notify_waiters();
         state.refusals.is_broken |= is_broken;
         state.figures.trouble = Some(trouble);
     }
@@ -505,7 +525,26 @@ impl Inner {
             drop(state);
             return self.end(&format!("the server lacks an operation ({})", failure.words));
         }
-        let Some(mut waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
+        if state.local.returned(request) {
+            return;
+        }
+        if state.unstored.has(request)
+            && let Err(failure) = &answer
+        {
+            drop(state);
+            return self.end(&format!("the server refused what this host had done: {failure}"));
+        }
+        if let Ok(Said::Answer(Answer::Numbers { first, count })) = &answer {
+            state.local.add_numbers(*first, *count);
+        }
+        let Some(mut waiting) = state.waiting.remove(&request) else {
+            state.repeated(request);
+            if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
+                self.nudge.notify_one();
+            }
+            drop(state);
+            return self.progressed.notify_waiters();
+        };
         waiting.end_change(&answer);
         match (waiting.number, waiting.done_at_ns) {
             (Some(_), Some(now_ns)) => {
@@ -527,6 +566,8 @@ impl Inner {
         }
         waiting.answer(answer);
         state.send_next();
+        drop(state);
+        self.progressed.notify_waiters();
     }
 
     /// Returns the number for the renewal sent at this time: operations up to it are acknowledged.
@@ -577,6 +618,7 @@ impl Inner {
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);
         self.renewed.notify_waiters();
+        self.progressed.notify_waiters();
         state.clock_offset_ns = server_ns.saturating_sub(wall_ns());
     }
 
@@ -586,6 +628,7 @@ impl Inner {
             let mut state = self.state();
             state.figures.ended.get_or_insert(reason.to_owned());
             (state.bulk, state.control) = (None, None);
+            state.local.clear();
             state.lose_unstored();
             std::mem::take(&mut state.waiting)
         };
@@ -594,5 +637,6 @@ impl Inner {
         self.turns.iter().for_each(|turns| turns.close());
         let _ = self.ended.send_replace(true);
         self.renewed.notify_waiters();
+        self.progressed.notify_waiters();
     }
 }
