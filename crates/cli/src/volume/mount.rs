@@ -178,6 +178,8 @@ fn status(volume: &Volume, server: &str) -> Status {
         "session": session.session,
         "epoch": session.epoch,
         "operations": session.operations,
+        "local_operations": session.local,
+        "local_directories": session.local_directories,
         "questions": session.questions,
         "waiting": session.waiting,
         "reconnections": session.reconnections,

@@ -22,4 +22,4 @@ mod program;
 pub mod run;
 mod shape;
 pub mod workload;
-mod world;
+pub(crate) mod world;

@@ -13,6 +13,7 @@ use crate::format::{
     Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
     Table, Transaction, TransactionKind, VolumeRecord,
 };
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
@@ -310,7 +311,8 @@ impl Image {
                 return Err(full(parts.is_freeing));
             }
             let first = parts.volume.next_inode.max(parts.first_new);
-            parts.volume.next_inode = first + u64::from(count);
+            let taken = if planted(Bug::NumbersNotTaken) { 0 } else { u64::from(count) };
+            parts.volume.next_inode = first + taken;
             Ok(first)
         })?;
         Ok(Asked { answer: Answer::Numbers { first, count }, transaction: Some(server(mutations)) })

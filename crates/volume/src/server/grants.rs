@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
 use super::long_waits::WaitSubject;
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token, What};
 use crate::tokens::{Action, Arbiter, Change, Late, LocalCounts, Locals, Looks, Silence, Why, level, verdict};
 
@@ -180,6 +181,9 @@ impl Grants {
     /// Returns a question that is about these inodes if it can be answered now; otherwise it waits until other sessions
     /// have returned those that they held, and [`act`](Self::act) returns it later.
     pub fn look_at(&mut self, looking: Looking, inodes: &[u64]) -> Option<Looking> {
+        if planted(Bug::HeldShown) {
+            return Some(looking);
+        }
         match self.begin_about(looking.session, inodes) {
             Ok(()) => Some(looking),
             Err(ticket) => {

@@ -300,8 +300,9 @@ impl Inner {
         state.next_request += 1;
         state.local.returning.insert(request, held);
         let message = Message::Return { held, is_lost: false };
-        if let Some(bulk) = &state.bulk {
-            let _ = bulk.send(message.encode(request, state.epoch));
+        let way = if planted(Bug::ReturnOvertakes) { &state.control } else { &state.bulk };
+        if let Some(way) = way {
+            let _ = way.send(message.encode(request, state.epoch));
         }
         drop(state);
         self.progressed.notify_waiters();

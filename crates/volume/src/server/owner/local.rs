@@ -67,7 +67,7 @@ impl Owner {
         }
         if let Some(inode) = made
             && !self.grants.locals().use_number(session, inode)
-            && !planted(Bug::NumberUnchecked)
+            && !planted(Bug::LocalTwice)
         {
             return Err(format!("inode number {inode} is not one of those that it got"));
         }

@@ -33,7 +33,10 @@ pub(super) fn inodes_of(change: &Change) -> Vec<u64> {
 
 impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
-    pub(super) fn begin_operation(&mut self, asked: Asked) {
+    pub(super) fn begin_operation(&mut self, mut asked: Asked) {
+        if planted(Bug::LocalTwice) && matches!(asked.terms, Terms::Local { .. }) {
+            asked.number = self.image.next_number(asked.session);
+        }
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
             return self.finish_operation(asked, None, &[]);
         }
