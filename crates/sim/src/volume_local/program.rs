@@ -83,6 +83,8 @@ pub struct Program<'a> {
     directories: Vec<FileId>,
     model: Model,
     modes: BTreeMap<FileId, u32>,
+    /// What was seen last of inodes: a version is the same on every host.
+    seen: BTreeMap<FileId, Attributes>,
     /// The newest time that was seen of each directory.
     times: BTreeMap<usize, i64>,
     /// What happened so far.
@@ -102,6 +104,7 @@ impl<'a> Program<'a> {
             directories: Vec::new(),
             model: Model::default(),
             modes: BTreeMap::new(),
+            seen: BTreeMap::new(),
             times: BTreeMap::new(),
             counts: Counts::default(),
         };
@@ -237,6 +240,7 @@ impl<'a> Program<'a> {
                 is(0)?;
                 let made = found.ok_or("no attributes")?;
                 self.model.make(made.id())?;
+                self.note_seen(&made)?;
                 self.modes.insert(made.id(), made.inode.mode & 0o7777);
                 self.model.change(host, *place, Some(made.id()));
                 Ok(())
@@ -292,7 +296,18 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn same(&self, file: FileId, found: &Attributes) -> Result<(), String> {
+    /// Compares what two hosts were shown of the same version of an inode.
+    fn note_seen(&mut self, found: &Attributes) -> Result<(), String> {
+        match self.seen.insert(found.id(), found.clone()) {
+            Some(before) if before.inode.version == found.inode.version && before != *found => {
+                Err(format!("{:?}, and before {:?}", found.inode, before.inode))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn same(&mut self, file: FileId, found: &Attributes) -> Result<(), String> {
+        self.note_seen(found)?;
         let shown = (found.inode.links as usize, found.inode.mode & 0o7777);
         // After a loss nothing is known of modes.
         let expected = (self.model.links(file), self.modes.get(&file).copied().unwrap_or(shown.1));
@@ -304,6 +319,8 @@ impl<'a> Program<'a> {
 
     /// Other hosts look at a directory that a host has changed, and may change it.
     async fn look(&mut self, host: usize, directory: usize) -> Result<(), String> {
+        // What the host shows of the directory is what others are shown.
+        self.look_at(host, directory).await?;
         let other = (host + 1 + self.random.below(HOSTS as u64 - 1) as usize) % HOSTS;
         self.counts.looks += 1;
         if self.random.chance(50) {
@@ -320,7 +337,9 @@ impl<'a> Program<'a> {
             return Err(format!("host {host} lists {found:?} in directory {directory}, not {expected:?}"));
         }
         let shown = self.client(host).attributes(self.directories[directory]).await;
-        let shown = shown.map_err(|error| format!("host {host}: stat of a directory: {error}"))?.inode;
+        let shown = shown.map_err(|error| format!("host {host}: stat of a directory: {error}"))?;
+        self.note_seen(&shown)?;
+        let shown = shown.inode;
         let before = self.times.insert(directory, shown.times_ns[1]).unwrap_or(i64::MIN);
         if shown.device != expected.len() as u64 || shown.times_ns[1] < before {
             let what = (shown.device, shown.times_ns[1]);
@@ -377,6 +396,7 @@ impl<'a> Program<'a> {
         // What others see of modes and times is what is left of them.
         self.times.clear();
         self.modes.clear();
+        self.seen.clear();
         Ok(())
     }
 
@@ -423,6 +443,7 @@ impl<'a> Program<'a> {
             self.model.change(host, place, Some(*made));
         }
         self.modes.clear();
+        self.seen.clear();
         self.look_at_all(other).await.map(drop)
     }
 }

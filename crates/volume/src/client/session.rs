@@ -36,6 +36,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two requests for such space.
 pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
+/// How often a change of names waits that may soon be done without the server.
+const LOCAL_ATTEMPTS_MAX: usize = 16;
 /// The pause after a refused request for inode numbers.
 const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
@@ -165,7 +167,7 @@ impl Session {
     ///
     /// *Errors*: this host paused for longer than its lease: the change may be lost.
     pub async fn locally<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
-        loop {
+        for _ in 0..LOCAL_ATTEMPTS_MAX {
             let progressed = self.inner.progressed.notified();
             tokio::pin!(progressed);
             progressed.as_mut().enable();
@@ -175,6 +177,8 @@ impl Session {
                 Locally::Later => WaitKind::Turn.during(0, progressed).await,
             }
         }
+        // Other operations come one after another. At the server this one has a place among them.
+        None
     }
 
     /// Does a change of names without the server, if it may now. Waits for nothing.

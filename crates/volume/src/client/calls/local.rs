@@ -175,6 +175,10 @@ impl Inner {
         if self.options.are_names_synced || !is_leased || !self.is_newest(state.epoch) {
             return Locally::AtServer;
         }
+        if !state.has_room() {
+            // The control connection tells the server what is acknowledged.
+            self.nudge.notify_one();
+        }
         state.may_answer(directory, self.elapsed_ns())
     }
 
@@ -193,7 +197,9 @@ impl Inner {
         };
         // A default access control list is an extended attribute of the directory.
         let is_plain = parent.inode.links > 0 && parent.inode.flags & HAS_XATTRS == 0;
-        if kind == libc::S_IFDIR || !is_plain || new.target.len() > INLINE_BYTES_MAX {
+        // The server refuses these names.
+        let is_name = !name.iter().any(|byte| matches!(byte, 0 | b'/'));
+        if kind == libc::S_IFDIR || !is_plain || !is_name || new.target.len() > INLINE_BYTES_MAX {
             return Locally::AtServer;
         }
         let number = state.local.take_number();
