@@ -446,6 +446,9 @@ impl FileSystem for Served {
             }
             Call::Flush { handle, owner } => {
                 self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
+                if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
+                    return reply.ok();
+                }
                 let flush = move |this: Arc<VolumeFileSystem>| async move {
                     let file = this.file(handle)?;
                     let flushed = file.flush().await;

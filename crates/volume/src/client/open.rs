@@ -249,6 +249,13 @@ impl OpenFile {
         synced
     }
 
+    /// Whether the close of a descriptor has nothing to do: nothing is written, no commit has failed, and the owner has no
+    /// lock. Waits for nothing.
+    pub fn is_flushed(&self, owner: u64) -> bool {
+        let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
+        !has_failed && !self.file.shown().is_dirty && !self.file.locks().has(0, owner, false)
+    }
+
     /// Truncates or extends the file.
     pub async fn truncate(&self, size: u64) -> Result<(), Error> {
         self.client.truncate(&self.file, size).await
