@@ -51,8 +51,12 @@ pub fn run(seeds: std::ops::Range<u64>, mut progress: impl FnMut(&Report)) -> Re
 
 fn one(seed: u64, report: &mut Report) {
     report.programs += 1;
+    let start = match Start::formatted() {
+        Ok(start) => start,
+        Err(broken) => return report.violations.push(broken),
+    };
     let broken = in_virtual_time(async {
-        let world = World::new(seed, Start::formatted()?).map_err(|error| error.to_string())?;
+        let world = World::new(seed, start).map_err(|error| error.to_string())?;
         let mut program = Program::begin(&world, seed).await?;
         let done = program.run(ROUNDS).await;
         let (sum, of) = (&mut report.counts, program.counts);

@@ -205,7 +205,9 @@ impl Grants {
         let tokens = [What::Directory, What::Attributes].map(|what| Token { object: directory, what });
         let is_free = |token: &Token| !self.looks.is_kept(session, *token) && !self.looks.is_changing(*token);
         let is_wanted = self.locals.changed(now, session, directory.inode, is_new);
-        if is_wanted && tokens.iter().all(is_free) && !self.arbiter.is_expecting() {
+        // A session without a control connection gets no recall.
+        let is_told = self.controls.contains_key(&session);
+        if is_wanted && is_told && tokens.iter().all(is_free) && !self.arbiter.is_expecting() {
             self.locals.grant(now, session, directory);
         }
     }
