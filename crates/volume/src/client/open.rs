@@ -66,6 +66,7 @@ impl Client {
             // `wants` records the request, so that a recall that arrives before the grant is kept until the grant.
             let is_wanted = open.file.hold.state().wants(wanted);
             let level = if is_wanted { wanted } else { level::NONE };
+            self.shared.session.tell_open(id);
             let opened = self.shared.session.open(id, level, is_direct).await;
             let (granted, failed) = match opened {
                 Ok((_, granted)) => (granted, None),

@@ -189,6 +189,16 @@ impl Session {
         }
     }
 
+    /// Notes that a file is closed. Returns whether the server was not told that it was open.
+    pub fn close_untold(&self, file: FileId) -> bool {
+        self.inner.state().local.close(file)
+    }
+
+    /// Tells the server that a file is open, if it was not told.
+    pub fn tell_open(&self, of: FileId) {
+        self.inner.state().tell_open(|file, _| file == of);
+    }
+
     /// Requests inode numbers.
     pub async fn request_numbers(&self) {
         if self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() {
@@ -428,6 +438,9 @@ impl Session {
                 }
                 if !matches!(share, Share::Operations) || state.has_room() {
                     let (message, number) = make(&mut state);
+                    if removes_names(&message) {
+                        state.tell_open(|_, _| true);
+                    }
                     let request = state.next_request;
                     state.next_request += 1;
                     let frame = message.encode(request, state.epoch);
@@ -511,6 +524,12 @@ impl Session {
         self.abort();
         result
     }
+}
+
+/// Whether an operation may remove names, or give an inode more of them.
+fn removes_names(message: &Message) -> bool {
+    let Message::Operation { operation, .. } = message else { return false };
+    matches!(operation, Operation::Unlink { .. } | Operation::Rename { .. } | Operation::Link { .. })
 }
 
 /// Refuses a message that the server could not read.

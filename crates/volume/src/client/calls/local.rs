@@ -18,7 +18,7 @@ use super::{Event, Inner, State, wall_ns};
 use crate::format::{HAS_XATTRS, INLINE_BYTES_MAX, Inode};
 use crate::metadata::effects::{self, MadeInode};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Attributes, FileId, Held, MayKeep, Message, Operation, Terms, Token, What};
+use crate::protocol::{Attributes, FileId, Held, MayKeep, Message, Operation, Question, Terms, Token, What};
 use crate::tokens::{WRITE, level};
 
 use super::super::looks::{Known, Looks};
@@ -34,6 +34,8 @@ const NUMBERS_MIN: u64 = 256;
 pub(in crate::client) const NUMBERS_WANTED: u32 = 512;
 /// The maximum number of inodes that go along with one directory here.
 const MADE_MAX: usize = 1 << 16;
+/// The maximum number of files that are open here and of which the server is not told.
+const UNTOLD_MAX: usize = 64;
 /// By how much the server's clock may seem to be ahead of what this host knows of it. *Units*: nanoseconds.
 const AHEAD_NS_MAX: i64 = 1_000_000_000;
 
@@ -56,6 +58,11 @@ pub(in crate::client) struct LocalNames {
     newest_ns: i64,
     /// Returns without an answer, by request.
     returning: BTreeMap<u64, Held>,
+    /// Files that the session has made and has open, with their directories: nobody else can remove their names, so the
+    /// server need not know that they are open.
+    untold: HashMap<u64, (FileId, FileId)>,
+    /// The messages that tell it nevertheless and have no answer, by request.
+    telling: BTreeMap<u64, FileId>,
 }
 
 impl LocalNames {
@@ -101,17 +108,19 @@ impl LocalNames {
         self.held.clear();
         self.numbers.clear();
         self.returning.clear();
+        // A new server is told of all open files.
+        self.untold.clear();
+        self.telling.clear();
     }
 
-    /// Returns the returns that have no answer, in order.
-    pub fn returning(&self) -> impl Iterator<Item = (u64, Message)> {
-        let message = |held: &Held| Message::Return { held: *held, is_lost: false };
-        self.returning.iter().map(move |(request, held)| (*request, message(held)))
+    /// Notes the answer to a return, or to the message that a file is open. Returns whether it is one.
+    pub fn has_ended(&mut self, request: u64) -> bool {
+        self.returning.remove(&request).is_some() || self.telling.remove(&request).is_some()
     }
 
-    /// Notes the answer to a return. Returns whether it is one.
-    pub fn returned(&mut self, request: u64) -> bool {
-        self.returning.remove(&request).is_some()
+    /// Notes that a file is closed. Returns whether the server was not told that it was open.
+    pub fn close(&mut self, file: FileId) -> bool {
+        self.untold.remove(&file.inode).is_some()
     }
 
     /// Returns the number of directories that the session holds.
@@ -150,6 +159,36 @@ impl State {
             return Locally::Later;
         }
         Locally::Done(())
+    }
+
+    /// Returns what a new connection to the same server gets first, by request: what the session did itself or was answered
+    /// early, which files are open, and returns. A new server gets the first of these.
+    pub fn first_again(&self) -> BTreeMap<u64, Message> {
+        let open = |file: &FileId| Message::Question {
+            session: self.session,
+            question: Question::Open { file: *file, level: level::NONE, is_direct: false },
+        };
+        let back = |held: &Held| Message::Return { held: *held, is_lost: false };
+        let telling = self.local.telling.iter().map(|(request, file)| (*request, open(file)));
+        let returning = self.local.returning.iter().map(|(request, held)| (*request, back(held)));
+        self.unstored.messages(self.epoch).chain(telling).chain(returning).collect()
+    }
+
+    /// Tells the server which of these files are open, before their names may be removed.
+    pub fn tell_open(&mut self, is_meant: impl Fn(FileId, FileId) -> bool) {
+        let untold = &self.local.untold;
+        let meant: Vec<FileId> =
+            untold.values().filter(|(file, directory)| is_meant(*file, *directory)).map(|(file, _)| *file).collect();
+        for file in meant {
+            self.local.untold.remove(&file.inode);
+            let request = self.next_request;
+            self.next_request += 1;
+            self.local.telling.insert(request, file);
+            if let Some(bulk) = &self.bulk {
+                let question = Question::Open { file, level: level::NONE, is_direct: false };
+                let _ = bulk.send(Message::Question { session: self.session, question }.encode(request, self.epoch));
+            }
+        }
     }
 
     /// Sends an operation that is answered here, and keeps it until it is durable.
@@ -214,11 +253,15 @@ impl Inner {
         let mut made = effects::made(made, (directory.inode, &parent.inode), now_ns);
         effects::stored(&mut made);
         let made = Attributes { number, inode: made };
-        let mut operation = new.clone().operation(directory, name, open);
+        let is_untold = open && state.local.untold.len() < UNTOLD_MAX;
+        let mut operation = new.clone().operation(directory, name, open && !is_untold);
         if let Operation::Create { inode, .. } = &mut operation {
             *inode = number;
         }
         state.send_local(&operation, now_ns, self.elapsed_ns());
+        if is_untold {
+            state.local.untold.insert(number, (made.id(), directory));
+        }
         if let Some(held) = state.local.held.get_mut(&directory).filter(|held| held.made.len() < MADE_MAX) {
             held.made.insert(number);
         }
@@ -250,6 +293,7 @@ impl Inner {
         effects::lose_name(&mut removed.inode, now_ns);
         effects::stored(&mut removed.inode);
         let expected = removed.number;
+        state.tell_open(|file, _| file.inode == expected);
         let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory: false, expected };
         state.send_local(&operation, now_ns, self.elapsed_ns());
         if let Some(held) = state.local.held.get_mut(&directory) {
@@ -301,6 +345,7 @@ impl Inner {
         if state.local.held.get(&object).is_some_and(|held| held.sequence <= recalled.sequence) {
             state.local.held.remove(&object);
         }
+        state.tell_open(|_, directory| directory == object);
         let held = Held { level: level::READ, ..recalled };
         let request = state.next_request;
         state.next_request += 1;

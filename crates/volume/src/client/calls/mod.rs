@@ -459,10 +459,7 @@ impl Inner {
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
-        for (request, message) in state.unstored.messages(state.epoch) {
-            let _ = bulk.send(message.encode(request, state.epoch));
-        }
-        for (request, message) in state.local.returning() {
+        for (request, message) in state.first_again() {
             let _ = bulk.send(message.encode(request, state.epoch));
         }
         let is_careful = state.refusals.is_careful();
@@ -525,7 +522,7 @@ impl Inner {
             drop(state);
             return self.end(&format!("the server lacks an operation ({})", failure.words));
         }
-        if state.local.returned(request) {
+        if state.local.has_ended(request) {
             return;
         }
         if state.unstored.has(request)
