@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{ROOT, Volume};
-use nectary_volume::client::{Client, New};
+use nectary_block::Buffer;
+use nectary_volume::client::{At, Client, New, OpenFile};
 use nectary_volume::protocol::FileId;
 
 /// Longer than the server waits before it gives a directory again.
@@ -166,4 +167,40 @@ async fn directory_with_default_list_is_for_the_server() {
     let new = New { mode: libc::S_IFREG | 0o666, umask: 0o077, ..New::default() };
     let found = first.create(made, b"inherits", new).await.expect("it is made");
     assert_eq!((found.inode.mode & 0o777, first.figures().local), (0o640, before));
+}
+
+/// Writes to an open file, and reads it back.
+async fn use_open(open: &OpenFile, what: &[u8]) {
+    let mut data = vec![0; 4096];
+    data[..what.len()].copy_from_slice(what);
+    open.write(At::Offset(0), vec![Buffer::copy_of(&data)]).await.expect("it is written");
+    open.sync().await.expect("it is synced");
+    assert_eq!(open.read(0, 4096).await.expect("it is read").to_vec(), data);
+}
+
+#[tokio::test]
+async fn open_file_outlives_its_name() {
+    let volume = Volume::new("local-open").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..2).await;
+    let before = first.figures();
+    let (_, own) = first.create_open(made, b"own", file()).await.expect("it is made");
+    let (_, others) = first.create_open(made, b"others", file()).await.expect("it is made");
+    let (_, closed) = first.create_open(made, b"closed", file()).await.expect("it is made");
+    closed.close().await;
+    let after = first.figures();
+    assert_eq!((after.local, after.questions), (before.local + 3, before.questions), "nobody need know that it was open");
+    first.unlink(made, b"own", false).await.expect("it is removed");
+    second.unlink(made, b"others", false).await.expect("it is removed");
+    second.unlink(made, b"closed", false).await.expect("it is removed");
+    assert!(first.look_up(made, b"others").await.is_err());
+    // The server frees what nobody has open in the background.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    use_open(&own, b"own").await;
+    use_open(&others, b"others").await;
+    own.close().await;
+    others.close().await;
+    assert_eq!(count(&second, made).await, 2);
 }
