@@ -254,7 +254,9 @@ impl<'a> Program<'a> {
                     let links = self.model.links(file);
                     match found.id() == file && found.inode.links as usize == links {
                         true => Ok(()),
-                        false => Err(format!("{:?} with {} names, not {file:?} with {links}", found.id(), found.inode.links)),
+                        false => {
+                            Err(format!("{:?} with {} names, not {file:?} with {links}", found.id(), found.inode.links))
+                        }
                     }
                 }
             },
@@ -264,7 +266,9 @@ impl<'a> Program<'a> {
                 (Some(file), other) => Err(format!("errno {errno}, {:?}, not {file:?}", other.map(|other| other.id()))),
             },
             Act::Stat(file) | Act::Mode(file, _) if self.model.links(*file) == 0 => match found {
-                Some(found) if found.inode.links > 0 => Err(format!("it has {} names, and lost them", found.inode.links)),
+                Some(found) if found.inode.links > 0 => {
+                    Err(format!("it has {} names, and lost them", found.inode.links))
+                }
                 _ => Ok(()),
             },
             Act::Mode(file, mode) => {

@@ -17,9 +17,7 @@ use tokio::io::{BufReader, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::calls::{
-    ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, Trouble, Welcomed, is_of_write,
-};
+use super::calls::{ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, Trouble, Welcomed, is_of_write};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, ListedToKeep, Locally, Looked, NUMBERS_WANTED, Said, SessionFigures, Share, State,
-    Waiting, ended, is_try_lock, not_done, wall_ns,
+    ClientOptions, Event, Grant, Inner, ListedToKeep, Locally, Looked, NUMBERS_WANTED, Said, SessionFigures, Share,
+    State, Waiting, ended, is_try_lock, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
@@ -78,7 +78,16 @@ impl Session {
         let trouble = state.figures.trouble.clone().or_else(|| state.control_trouble.clone());
         let (refused, refusal) = (state.refusals.count, state.refusals.recent());
         let local_directories = state.local.held();
-        SessionFigures { session, epoch, waiting, trouble, refused, refusal, local_directories, ..state.figures.clone() }
+        SessionFigures {
+            session,
+            epoch,
+            waiting,
+            trouble,
+            refused,
+            refusal,
+            local_directories,
+            ..state.figures.clone()
+        }
     }
 
     /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.

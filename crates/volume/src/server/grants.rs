@@ -384,7 +384,11 @@ impl Grants {
             };
             (WaitSubject::Commit, inode, &looking.reply)
         });
-        let later = self.later.values().chain(self.gated.values()).map(|later| (WaitSubject::Token, later.token.object.inode, &later.reply));
+        let later = self
+            .later
+            .values()
+            .chain(self.gated.values())
+            .map(|later| (WaitSubject::Token, later.token.object.inode, &later.reply));
         acquiring.chain(looking).chain(later)
     }
 

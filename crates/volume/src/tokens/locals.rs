@@ -434,8 +434,11 @@ mod tests {
             locals.grant(0, 1, FileId { inode: 100 + inode, generation: 1 });
         }
         let told = locals.take_messages();
-        let recalled: Vec<u64> =
-            told.iter().filter(|(_, held)| held.level == level::READ).map(|(_, held)| held.token.object.inode).collect();
+        let recalled: Vec<u64> = told
+            .iter()
+            .filter(|(_, held)| held.level == level::READ)
+            .map(|(_, held)| held.token.object.inode)
+            .collect();
         assert_eq!((recalled, locals.counts.recalls), (vec![100], 0));
         assert!(locals.awaited().next().is_none(), "nobody waits for it");
     }

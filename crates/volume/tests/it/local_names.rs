@@ -160,7 +160,8 @@ async fn directory_with_default_list_is_for_the_server() {
     let first = volume.connect(0).await;
     let made = directory(&first, b"d").await;
     // A default list: owner rwx, group r-x, others ---.
-    let entry = |tag: u16, permissions: u16| [tag.to_le_bytes(), permissions.to_le_bytes(), [255; 2], [255; 2]].concat();
+    let entry =
+        |tag: u16, permissions: u16| [tag.to_le_bytes(), permissions.to_le_bytes(), [255; 2], [255; 2]].concat();
     let list = [2_u32.to_le_bytes().to_vec(), entry(1, 7), entry(4, 5), entry(32, 0)].concat();
     first.set_xattr(made, b"system.posix_acl_default", &list, 0).await.expect("it is set");
     let before = first.figures().local;
@@ -191,7 +192,11 @@ async fn open_file_outlives_its_name() {
     let (_, closed) = first.create_open(made, b"closed", file()).await.expect("it is made");
     closed.close().await;
     let after = first.figures();
-    assert_eq!((after.local, after.questions), (before.local + 3, before.questions), "nobody need know that it was open");
+    assert_eq!(
+        (after.local, after.questions),
+        (before.local + 3, before.questions),
+        "nobody need know that it was open"
+    );
     first.unlink(made, b"own", false).await.expect("it is removed");
     second.unlink(made, b"others", false).await.expect("it is removed");
     second.unlink(made, b"closed", false).await.expect("it is removed");

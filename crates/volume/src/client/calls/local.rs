@@ -326,10 +326,11 @@ impl Inner {
         if held.level != WRITE || held.token.what != What::Directory || state.epoch != epoch {
             return;
         }
-        let known = state.local.held.entry(held.token.object).or_insert_with(|| HeldDirectory {
-            sequence: held.sequence,
-            made: HashSet::new(),
-        });
+        let known = state
+            .local
+            .held
+            .entry(held.token.object)
+            .or_insert_with(|| HeldDirectory { sequence: held.sequence, made: HashSet::new() });
         if known.sequence < held.sequence {
             *known = HeldDirectory { sequence: held.sequence, made: HashSet::new() };
         }

@@ -25,8 +25,8 @@ use crate::net::Address;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::tokens::Why;
-pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
 use local::LocalNames;
+pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
 
