@@ -4,8 +4,10 @@
 //! valid. Promises: calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
 //! calls (`session`), and connections (`link`).
 
+mod figures;
 mod keeping;
 mod local;
+mod options;
 mod refusals;
 mod unstored;
 
@@ -15,18 +17,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nectary_host::clock::since_boot;
-use nectary_host::tls::ClientTls;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::error::Error;
 use super::looks::{Changing, Looks};
-use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::tokens::Why;
+pub use figures::{SessionFigures, Trouble};
 use local::LocalNames;
 pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
+pub use options::ClientOptions;
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
 
@@ -50,23 +52,6 @@ const IO_OF_LEASE: (u32, u32) = (6, 10);
 const UNACKNOWLEDGED_MAX: u64 = 1024;
 /// The maximum number of unanswered renewals that are remembered.
 const TOLD_MAX: usize = 64;
-
-/// The server of a session, and the identity of this client.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// The addresses of the servers, one of which leads.
-    pub servers: Vec<Address>,
-    /// The client's TLS settings, if the server requires TLS.
-    pub tls: Option<ClientTls>,
-    /// The identity of the volume on this host's disk.
-    pub volume: Identity,
-    /// The name of this host, for messages.
-    pub host: String,
-    /// The kind of client: 1 a FUSE mount, 2 a library.
-    pub kind: u8,
-    /// Whether changes of names are durable when a call returns.
-    pub are_names_synced: bool,
-}
 
 /// The server's answer to the greeting.
 #[derive(Debug, Clone, Copy)]
@@ -152,46 +137,6 @@ pub(super) enum Share {
     Restart,
     /// Requests that wait for file locks.
     Locks,
-}
-
-/// The counters of a session.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SessionFigures {
-    /// The number of the session.
-    pub session: u64,
-    /// The epoch of the server.
-    pub epoch: u64,
-    /// The number of operations answered.
-    pub operations: u64,
-    /// The number of these that the session did itself.
-    pub local: u64,
-    /// The number of directories in which it makes and removes names itself.
-    pub local_directories: usize,
-    /// The number of questions answered.
-    pub questions: u64,
-    /// The number of operations and questions without an answer.
-    pub waiting: usize,
-    /// The number of reconnections.
-    pub reconnections: u64,
-    /// `None` while the connections work; otherwise what is wrong, and when the next attempt is.
-    pub trouble: Option<Trouble>,
-    /// The number of calls that the server did not take, and that failed for this reason.
-    pub refused: u64,
-    /// The number of changes of names that were answered and may be lost, because the session ended.
-    pub lost: u64,
-    /// Why the last such call failed, if that was recently.
-    pub refusal: Option<String>,
-    /// The reason why the session ended, if it has.
-    pub ended: Option<String>,
-}
-
-/// Why there is no working connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// The problem, for people.
-    pub what: String,
-    /// Whether the server could be reached.
-    pub is_reachable: bool,
 }
 
 /// A call without an answer.
