@@ -197,8 +197,15 @@ pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, Pat
 /// *Errors*: no session begins.
 pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<Client, Error> {
     let server = Address::Unix(socket.to_owned());
-    let options =
-        ClientOptions { servers: vec![server], tls: None, volume: VOLUME, host, kind: 2, are_names_synced: true };
+    let options = ClientOptions {
+        servers: vec![server],
+        tls: None,
+        volume: VOLUME,
+        host,
+        kind: 2,
+        are_names_synced: true,
+        are_names_local: false,
+    };
     Client::connect(device, options, Arc::new(NoKernel)).await
 }
 
@@ -401,8 +408,8 @@ impl World {
         let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
         let relay = tokio::spawn(network.relay(listener, self.at.clone()));
         let (servers, host) = (vec![Address::Unix(socket)], format!("host{number}"));
-        let (tls, kind, are_names_synced) = (None, 2, false);
-        let options = ClientOptions { servers, tls, volume: VOLUME, host, kind, are_names_synced };
+        let (tls, kind, are_names_synced, are_names_local) = (None, 2, false, true);
+        let options = ClientOptions { servers, tls, volume: VOLUME, host, kind, are_names_synced, are_names_local };
         let client = Client::connect(way.device.clone(), options, Arc::new(NoKernel)).await;
         let client = client.map_err(|error| format!("host {number}: {error}"))?;
         let session = client.figures().session;

@@ -485,6 +485,7 @@ impl Client {
                         }
                     }
                     self.reclaim(epoch).await;
+                    self.shared.session.want_numbers();
                 }
             }
         }

@@ -65,6 +65,7 @@ impl Session {
         let inner = Arc::new(Inner::new(options, own, events));
         let stream = link::open_bulk(&inner).await?;
         inner.state().session = stream.1.session;
+        inner.want_numbers();
         let (bulk, control) = (inner.clone(), inner.clone());
         let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
         let control = tokio::spawn(async move { link::keep_control(&control).await });
@@ -206,6 +207,11 @@ impl Session {
     /// Tells the server that a file is open, if it was not told.
     pub fn tell_open(&self, of: FileId) {
         self.inner.state().tell_open(|file, _| file == of);
+    }
+
+    /// Requests the first inode numbers from a new server.
+    pub fn want_numbers(&self) {
+        self.inner.want_numbers();
     }
 
     /// Requests inode numbers.

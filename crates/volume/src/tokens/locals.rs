@@ -4,7 +4,7 @@
 //! directory is given at all. Promises:
 //! 1. One session at most holds a directory. Before another session is shown the directory or an inode that goes along
 //!    with it, or changes it, the holder has returned it ([`Locals::wait_for`]).
-//! 2. A directory is given to a session that alone has used it lately. After [`RECALLS_MAX`] recalls within
+//! 2. A directory is given to a session that alone has used it lately, and has asked for inode numbers. After [`RECALLS_MAX`] recalls within
 //!    [`RECALLS_TIME_MS`] it is given to nobody for [`BUSY_MS`]: hosts that use a directory in turn wait for no recalls.
 //! 3. A number of an inode is used by the session that got it, and once.
 //!
@@ -179,7 +179,8 @@ impl Locals {
     /// Notes that a session has changed a name in a directory, or made the directory (`is_new`). Returns whether it may
     /// get the directory, if nobody keeps anything of it.
     pub fn changed(&mut self, now: u64, session: u64, directory: u64, is_new: bool) -> bool {
-        if self.held.contains_key(&directory) {
+        // A session that makes names itself has asked for numbers first.
+        if self.held.contains_key(&directory) || !self.numbers.contains_key(&session) {
             return false;
         }
         if self.uses.len() >= USES_MAX && !self.uses.contains_key(&directory) {
@@ -345,6 +346,8 @@ mod tests {
     /// A directory that session 1 holds.
     fn held() -> (Locals, Held) {
         let mut locals = Locals::new(1);
+        assert!(!locals.changed(0, 1, 7, true), "it has no numbers");
+        [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
         assert!(!locals.changed(0, 1, 7, false) && locals.changed(1, 1, 7, false));
         locals.grant(1, 1, DIRECTORY);
         let [(1, held)] = locals.take_messages()[..] else { panic!("it is told") };
@@ -394,6 +397,7 @@ mod tests {
     #[test]
     fn directory_used_by_two_sessions_is_given_to_none() {
         let mut locals = Locals::new(1);
+        [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
         for now in 0..100 {
             assert!(!locals.changed(10 * now, 1 + now % 2, 7, false));
         }

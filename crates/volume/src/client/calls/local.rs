@@ -211,7 +211,7 @@ impl Inner {
     /// Whether an operation in a directory may be answered without the server.
     fn may_be_local(&self, state: &State, directory: FileId) -> Locally<()> {
         let is_leased = self.may_begin() || planted(Bug::LocalUnleased);
-        if self.options.are_names_synced || !is_leased || !self.is_newest(state.epoch) {
+        if self.options.are_names_synced || !self.options.are_names_local || !is_leased || !self.is_newest(state.epoch) {
             return Locally::AtServer;
         }
         if !state.has_room() {
@@ -318,6 +318,14 @@ impl Inner {
         let attributes = std::iter::once(parent).chain(made.cloned()).collect();
         let changing = Looks::changing(&self.looks, operation);
         changing.end_with(MayKeep { directories, attributes }, made.map(Attributes::id));
+    }
+
+    /// Requests the first inode numbers from a server: a session without numbers gets no directories.
+    pub fn want_numbers(&self) {
+        let is_local = self.options.are_names_local && !self.options.are_names_synced;
+        if is_local && self.state().local.wants_numbers() {
+            let _ = self.events.send(Event::NumbersWanted);
+        }
     }
 
     /// Handles a directory that the server gives to the session at level *write*.

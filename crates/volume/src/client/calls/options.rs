@@ -20,4 +20,6 @@ pub struct ClientOptions {
     pub kind: u8,
     /// Whether changes of names are durable when a call returns.
     pub are_names_synced: bool,
+    /// Whether the session makes and removes names itself, in directories that it alone uses.
+    pub are_names_local: bool,
 }

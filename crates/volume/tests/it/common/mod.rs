@@ -95,6 +95,7 @@ impl Volume {
             host: "here".to_owned(),
             kind: 2,
             are_names_synced: false,
+            are_names_local: true,
         };
         Client::connect(self.device.clone(), options, kernel).await
     }
