@@ -76,10 +76,10 @@ fn one(seed: u64, report: &mut Report) {
 }
 
 /// Runs programs with a planted bug until one of them finds it; returns what it found.
-pub fn run_planted(bug: Bug, seeds: std::ops::Range<u64>) -> Option<String> {
+pub fn run_planted(bug: Bug, mut seeds: std::ops::Range<u64>) -> Option<String> {
     write_only(Level::Error);
     plant(Some(bug));
-    let found = seeds.into_iter().find_map(|seed| {
+    let found = seeds.find_map(|seed| {
         let mut report = Report::default();
         one(seed, &mut report);
         report.violations.pop()

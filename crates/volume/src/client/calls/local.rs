@@ -211,7 +211,8 @@ impl Inner {
     /// Whether an operation in a directory may be answered without the server.
     fn may_be_local(&self, state: &State, directory: FileId) -> Locally<()> {
         let is_leased = self.may_begin() || planted(Bug::LocalUnleased);
-        if self.options.are_names_synced || !self.options.are_names_local || !is_leased || !self.is_newest(state.epoch) {
+        if self.options.are_names_synced || !self.options.are_names_local || !is_leased || !self.is_newest(state.epoch)
+        {
             return Locally::AtServer;
         }
         if !state.has_room() {
