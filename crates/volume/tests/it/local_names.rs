@@ -52,7 +52,7 @@ async fn count(client: &Client, directory: FileId) -> usize {
 async fn local_names_need_no_answer_and_are_seen() {
     let volume = Volume::new("local-seen").await;
     let server = volume.serve(&[0, 1]).await;
-    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
     make(&first, made, 0..FILES).await;
     let local = first.figures().local;
@@ -76,7 +76,7 @@ async fn local_names_need_no_answer_and_are_seen() {
 async fn local_unlinks_are_seen_too() {
     let volume = Volume::new("local-unlinks").await;
     let _server = volume.serve(&[0, 1]).await;
-    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
     make(&first, made, 0..FILES).await;
     let ids: Vec<FileId> = {
@@ -101,7 +101,7 @@ async fn local_unlinks_are_seen_too() {
 async fn directory_is_held_again_when_alone() {
     let volume = Volume::new("local-again").await;
     let _server = volume.serve(&[0, 1]).await;
-    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
     make(&first, made, 0..10).await;
     assert_eq!(count(&second, made).await, 10);
@@ -124,7 +124,7 @@ async fn directory_is_held_again_when_alone() {
 async fn local_names_survive_the_loss_of_a_server() {
     let volume = Volume::new("local-lost").await;
     let server = volume.serve(&[0, 1]).await;
-    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
     make(&first, made, 0..FILES).await;
     drop(server);
@@ -141,7 +141,7 @@ async fn local_names_survive_the_loss_of_a_server() {
 async fn synced_local_names_survive_everything() {
     let volume = Volume::new("local-synced").await;
     let server = volume.serve(&[0, 1]).await;
-    let first = volume.connect(0).await;
+    let first = volume.connect_local(0).await;
     let made = directory(&first, b"d").await;
     make(&first, made, 0..FILES).await;
     first.stored().await.expect("they are stored");
@@ -149,7 +149,7 @@ async fn synced_local_names_survive_everything() {
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let _server = volume.serve(&[0, 1]).await;
-    let second = volume.connect(1).await;
+    let second = volume.connect_local(1).await;
     assert_eq!(count(&second, made).await as u64, FILES);
 }
 
@@ -157,7 +157,7 @@ async fn synced_local_names_survive_everything() {
 async fn directory_with_default_list_is_for_the_server() {
     let volume = Volume::new("local-list").await;
     let _server = volume.serve(&[0]).await;
-    let first = volume.connect(0).await;
+    let first = volume.connect_local(0).await;
     let made = directory(&first, b"d").await;
     // A default list: owner rwx, group r-x, others ---.
     let entry =
@@ -183,7 +183,7 @@ async fn use_open(open: &OpenFile, what: &[u8]) {
 async fn open_file_outlives_its_name() {
     let volume = Volume::new("local-open").await;
     let _server = volume.serve(&[0, 1]).await;
-    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
     let made = directory(&first, b"d").await;
     make(&first, made, 0..2).await;
     let before = first.figures();
