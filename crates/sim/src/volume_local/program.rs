@@ -23,6 +23,8 @@ const NAMES: u64 = 12;
 const DELAY_MS_MAX: u64 = 4;
 /// The time after which a host without a network has lost its lease, and its session if others wait for it.
 const LEASE: Duration = Duration::from_secs(8);
+/// Longer than the time after which a host counts as the only user of a directory.
+const ALONE: Duration = Duration::from_millis(600);
 /// The longest time of a call.
 const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
@@ -385,6 +387,7 @@ impl<'a> Program<'a> {
     async fn lose_host(&mut self, lost: usize) -> Result<(), String> {
         self.counts.hosts += 1;
         let (host, _) = self.hosts.remove(lost);
+        self.counts.local += host.client.figures().local;
         host.cut();
         host.settle(self.world.seed()).await;
         drop(host);
@@ -417,6 +420,11 @@ impl<'a> Program<'a> {
     /// A host has no network for longer than its lease, while others need what it holds: it is over, and answers nothing.
     async fn stall(&mut self, host: usize, directory: usize) -> Result<(), String> {
         self.counts.stalls += 1;
+        // It alone has used the directory lately.
+        tokio::time::sleep(ALONE).await;
+        for _ in 0..4 {
+            self.step(host, directory).await?;
+        }
         let (client, network) = (self.client(host), self.hosts[host].1.clone());
         network.stall(true);
         let other = (host + 1) % HOSTS;
@@ -432,6 +440,7 @@ impl<'a> Program<'a> {
         network.stall(false);
         tokio::time::sleep(LEASE).await;
         if client.is_over() {
+            self.counts.local += client.figures().local;
             self.forget(host, &looked)?;
             let again = self.start(host).await?;
             self.hosts[host] = again;

@@ -203,12 +203,17 @@ impl Grants {
     pub fn offer_directory(&mut self, session: u64, directory: FileId, is_new: bool) {
         let now = self.now();
         let tokens = [What::Directory, What::Attributes].map(|what| Token { object: directory, what });
-        let is_free = |token: &Token| !self.looks.is_kept(session, *token) && !self.looks.is_changing(*token);
         let is_wanted = self.locals.changed(now, session, directory.inode, is_new);
+        let is_free = |token: &Token| !self.looks.is_kept(session, *token) && !self.looks.is_changing(*token);
         // A session without a control connection gets no recall.
         let is_told = self.controls.contains_key(&session);
-        if is_wanted && is_told && tokens.iter().all(is_free) && !self.arbiter.is_expecting() {
-            self.locals.grant(now, session, directory);
+        if !is_wanted || !is_told || self.arbiter.is_expecting() {
+            return;
+        }
+        match tokens.iter().all(is_free) {
+            true => self.locals.grant(now, session, directory),
+            // Others have looked at it before: they give that back, and a later change gets the directory.
+            false => tokens.into_iter().for_each(|token| self.looks.recall_others(now, session, token)),
         }
     }
 

@@ -203,6 +203,13 @@ impl Looks {
         tokens.insert(self.sequence, token);
     }
 
+    /// Wants back what other sessions keep of this, because one session alone changes it. Nothing waits for that.
+    pub fn recall_others(&mut self, now: u64, session: u64, token: Token) {
+        let kept = self.objects.get(&token).map(|object| object.kept.iter().map(|(of, _)| *of));
+        let others: Vec<u64> = kept.into_iter().flatten().filter(|of| *of != session).collect();
+        others.into_iter().for_each(|of| self.recall(now, of, token));
+    }
+
     /// Whether a change is made of this, or waits.
     pub fn is_changing(&self, token: Token) -> bool {
         self.objects.get(&token).is_some_and(|object| object.changes > 0)
