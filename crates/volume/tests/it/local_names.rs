@@ -21,6 +21,14 @@ fn name(number: u64) -> Vec<u8> {
 
 /// Makes a directory; its maker may then make names there itself.
 async fn directory(client: &Client, name: &[u8]) -> FileId {
+    // With its first lease a client forgets what it kept before.
+    for _ in 0..200 {
+        client.attributes(ROOT).await.expect("it is there");
+        if client.kept_attributes(ROOT).is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
     let made = client.create(ROOT, name, new).await.expect("it is made").id();
     settled(client).await;
