@@ -355,8 +355,12 @@ impl Inner {
         if state.local.held.get(&object).is_some_and(|held| held.sequence <= recalled.sequence) {
             state.local.held.remove(&object);
         }
-        state.tell_open(|_, directory| directory == object);
         let held = Held { level: level::READ, ..recalled };
+        // A recall that is repeated needs no second return.
+        if state.local.returning.values().any(|returning| *returning == held) {
+            return;
+        }
+        state.tell_open(|_, directory| directory == object);
         let request = state.next_request;
         state.next_request += 1;
         state.local.returning.insert(request, held);
