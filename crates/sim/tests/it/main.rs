@@ -21,5 +21,4 @@ mod store_unreadable;
 mod support;
 mod volume_crash_states;
 mod volume_journal;
-mod volume_local;
 mod volume_simulation;
