@@ -17,6 +17,20 @@ nectary_block::planted_bugs! {
     AnsweredEarly = 7 => "operation answered before it is durable",
     /// A server shows what another session did before it is durable.
     ShownEarly = 8 => "shown to another session before it is durable",
+    /// A server gives inode numbers to a client, and to others as well.
+    NumbersNotTaken = 10 => "inode numbers given to two sessions",
+    /// A client uses the number of an inode twice.
+    NumberTwice = 11 => "inode number is used twice",
+    /// A client answers changes of names itself after its lease.
+    LocalUnleased = 12 => "names changed without a lease",
+    /// A client removes a name itself whose inode others may know.
+    OthersUnlinked = 13 => "name of an inode that others know removed",
+    /// A server shows a directory that another session holds, before this one returns it.
+    HeldShown = 14 => "directory shown before its return",
+    /// A client returns a directory on the other connection than its operations.
+    ReturnOvertakes = 15 => "return overtakes operations",
+    /// A server does again what a client repeats on a new connection.
+    LocalTwice = 16 => "repetition done twice",
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
     /// A client takes a name for absent that another session changes, in a directory of which it knows all names.

@@ -19,6 +19,8 @@ pub struct VolumeMountOptions {
     pub devices: bool,
     /// Changes of names are durable when a call returns.
     pub sync_names: bool,
+    /// The mount makes and removes names itself in directories that it alone uses.
+    pub local_names: bool,
 }
 
 impl VolumeMountOptions {

@@ -196,6 +196,46 @@ pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<En
     Ok(this.nodes.entry(&made, parent, &name, None))
 }
 
+/// What remains to be waited for before an answer: the kernel forgets attributes.
+pub type Forgetting = Vec<tokio::sync::oneshot::Receiver<()>>;
+
+/// Makes the kernel ignore answers with old attributes, as [`changed`]; returns what remains to be waited for.
+fn changed_now<const COUNT: usize>(this: &VolumeFileSystem, files: [FileId; COUNT]) -> Forgetting {
+    files.into_iter().filter_map(|file| this.shown.forget_named(file)).collect()
+}
+
+/// Removes a name if this can be done without the server; waits for nothing.
+pub fn unlink_now(this: &VolumeFileSystem, parent: u64, name: &[u8]) -> Option<Result<Forgetting>> {
+    let directory = this.nodes.id(parent).ok()?;
+    let removed = match this.sessions.last().unlink_now(directory, name)? {
+        Ok(removed) => removed,
+        Err(error) => return Some(Err(refused(error))),
+    };
+    this.shown.note_change(directory);
+    Some(Ok(changed_now(this, [directory, removed.id()])))
+}
+
+/// Makes a file and opens it if this can be done without the server; waits for nothing.
+pub fn create_now(
+    this: &VolumeFileSystem,
+    (parent, name): (u64, &[u8]),
+    new: &New,
+    flags: i32,
+) -> Option<Result<(Entry, u64, Forgetting)>> {
+    if flags & libc::O_DIRECT != 0 {
+        return None;
+    }
+    let directory = this.nodes.id(parent).ok()?;
+    let (made, file) = match this.sessions.last().create_open_now(directory, name, new)? {
+        Ok(made) => made,
+        Err(error) => return Some(Err(refused(error))),
+    };
+    this.shown.note_change(directory);
+    let forgetting = changed_now(this, [directory]);
+    let entry = this.nodes.entry(&made, parent, name, None);
+    Some(Ok((entry, this.add(file.synced(is_synced(flags))), forgetting)))
+}
+
 pub async fn unlink(this: This, parent: u64, name: Vec<u8>, is_directory: bool) -> Result<()> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;

@@ -79,6 +79,7 @@ impl Host {
             host: "here".to_owned(),
             kind: 2,
             are_names_synced: false,
+            are_names_local: false,
         };
         let client = Client::connect(device, options, above).await.unwrap();
         Host { client, contents, opened: None }

@@ -353,7 +353,11 @@ impl FileSystem for Served {
                 let mode = libc::S_IFDIR | mode & 0o7777;
                 self.make(reply, node, name.to_bytes().to_vec(), new(mode, umask));
             }
-            Call::Unlink { name } => self.unlink(reply, node, name.to_bytes().to_vec(), false),
+            Call::Unlink { name } => match calls::unlink_now(&self.0, node, name.to_bytes()) {
+                Some(Ok(forgetting)) => self.answer_after(reply, forgetting, Reply::ok),
+                Some(Err(error)) => reply.error(error),
+                None => self.unlink(reply, node, name.to_bytes().to_vec(), false),
+            },
             Call::RemoveDirectory { name } => self.unlink(reply, node, name.to_bytes().to_vec(), true),
             Call::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
@@ -375,8 +379,17 @@ impl FileSystem for Served {
                 );
             }
             Call::Create { name, mode, umask, flags, .. } => {
-                let name = name.to_bytes().to_vec();
                 let new = new(libc::S_IFREG | mode & 0o7777, umask);
+                match calls::create_now(&self.0, (node, name.to_bytes()), &new, flags) {
+                    Some(Ok((entry, handle, forgetting))) => {
+                        return self.answer_after(reply, forgetting, move |reply| {
+                            reply.created(&entry, handle, OPEN_FLAGS);
+                        });
+                    }
+                    Some(Err(error)) => return reply.error(error),
+                    None => {}
+                }
+                let name = name.to_bytes().to_vec();
                 let create = move |this| calls::create(this, node, name, new, flags);
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
@@ -433,6 +446,9 @@ impl FileSystem for Served {
             }
             Call::Flush { handle, owner } => {
                 self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
+                if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
+                    return reply.ok();
+                }
                 let flush = move |this: Arc<VolumeFileSystem>| async move {
                     let file = this.file(handle)?;
                     let flushed = file.flush().await;
@@ -536,6 +552,20 @@ impl Served {
             Some(found) => answer(reply, &self.0, found),
             None => self.run(reply, move |this| calls::stat(this, node), answer),
         }
+    }
+
+    /// Answers at once, or when the kernel has forgotten what it must.
+    fn answer_after(&self, reply: Reply, forgetting: calls::Forgetting, answer: impl FnOnce(Reply) + Send + 'static) {
+        if forgetting.is_empty() {
+            return answer(reply);
+        }
+        let progress = reply.progress();
+        self.0.spawn(progress.of(async move {
+            for forgotten in forgetting {
+                let _ = forgotten.await;
+            }
+            answer(reply);
+        }));
     }
 
     fn make(&self, reply: Reply, parent: u64, name: Vec<u8>, new: New) {

@@ -153,6 +153,10 @@ pub struct VolumeMountArguments {
     /// after fsync, after some milliseconds, and before another host sees them
     #[arg(long)]
     pub sync_names: bool,
+    /// Create files, and remove those that were created, without waiting for the server in directories that this mount
+    /// alone uses; coherence and durability stay as they are
+    #[arg(long)]
+    pub local_names: bool,
     /// Options as those of mount(8): ro or rw, noatime or relatime, nodev (the default) or dev, nosuid (the default) or
     /// suid, noexec or exec, dirsync; may be given again
     #[arg(short = 'o', long = "options", value_name = "OPT", value_delimiter = ',')]

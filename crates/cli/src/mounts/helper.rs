@@ -31,6 +31,7 @@ const BY_DEFAULT: VolumeMountOptions = VolumeMountOptions {
     read_only: false,
     no_access_times: false,
     sync_names: false,
+    local_names: false,
     no_programs: false,
     set_user_id: true,
     devices: true,

@@ -41,6 +41,7 @@ pub fn apply(allowed: &mut VolumeMountOptions, option: &str) -> bool {
         "noexec" => allowed.no_programs = true,
         "exec" => allowed.no_programs = false,
         "dirsync" => allowed.sync_names = true,
+        "localnames" => allowed.local_names = true,
         _ => return false,
     }
     true
@@ -66,7 +67,8 @@ pub fn parse(options: &[String]) -> Result<VolumeMountOptions, Failure> {
     let mut allowed = VolumeMountOptions::default();
     for option in options.iter().filter(|option| !option.is_empty()) {
         if !apply(&mut allowed, option) {
-            let remedy = "known are ro, rw, noatime, relatime, nodev, dev, nosuid, suid, noexec, exec, dirsync";
+            let remedy = "known are ro, rw, noatime, relatime, nodev, dev, nosuid, suid, noexec, exec, dirsync, \
+                          localnames";
             return Err(Failure::new(USAGE, format!("-o {option}: there is no such option"), remedy));
         }
     }
@@ -83,7 +85,8 @@ pub fn words(allowed: VolumeMountOptions) -> String {
         if allowed.no_programs { "noexec" } else { "exec" },
     ];
     let dirsync = if allowed.sync_names { ",dirsync" } else { "" };
-    words.join(",") + dirsync
+    let local = if allowed.local_names { ",localnames" } else { "" };
+    words.join(",") + dirsync + local
 }
 
 #[cfg(test)]
@@ -98,9 +101,17 @@ mod tests {
     #[test]
     fn later_options_overrule_earlier_ones() {
         assert_eq!(parsed("ro,dev,rw,nodev"), VolumeMountOptions::default());
-        let all = parsed("ro,noatime,suid,dev,noexec,dirsync");
-        let VolumeMountOptions { read_only, no_access_times, no_programs, set_user_id, devices, sync_names } = all;
-        assert!(read_only && no_access_times && no_programs && set_user_id && devices && sync_names);
+        let all = parsed("ro,noatime,suid,dev,noexec,dirsync,localnames");
+        let VolumeMountOptions {
+            read_only,
+            no_access_times,
+            no_programs,
+            set_user_id,
+            devices,
+            sync_names,
+            local_names,
+        } = all;
+        assert!(read_only && no_access_times && no_programs && set_user_id && devices && sync_names && local_names);
         for allowed in [all, parsed("relatime,exec"), parsed("suid")] {
             assert_eq!(parsed(&words(allowed)), allowed);
         }

@@ -55,6 +55,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let mut allowed = options::parse(&arguments.options)?;
     allowed.no_access_times |= arguments.noatime;
     allowed.sync_names |= arguments.sync_names;
+    allowed.local_names |= arguments.local_names;
     if !allowed.read_only && is_write_protected(&arguments.disk) {
         let message = format!("{}: it is write-protected", arguments.disk);
         return Err(Failure::new(
@@ -83,6 +84,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         host: host_name(),
         kind: 1,
         are_names_synced: allowed.sync_names,
+        are_names_local: allowed.local_names,
     };
     let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
     let cache = (memory_bytes > 0).then(|| CacheOptions {
@@ -178,6 +180,8 @@ fn status(volume: &Volume, server: &str) -> Status {
         "session": session.session,
         "epoch": session.epoch,
         "operations": session.operations,
+        "local_operations": session.local,
+        "local_directories": session.local_directories,
         "questions": session.questions,
         "waiting": session.waiting,
         "reconnections": session.reconnections,

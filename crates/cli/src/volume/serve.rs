@@ -239,6 +239,13 @@ fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &O
         "sessions_expected": overview.expected,
         "tokens": { "held": overview.tokens.0, "waiting": overview.tokens.1 },
         "locks": { "held": overview.locks.0, "waiting": overview.locks.1 },
+        "local_names": {
+            "operations": overview.locals.0.operations,
+            "held": overview.locals.1,
+            "grants": overview.locals.0.grants,
+            "recalls": overview.locals.0.recalls,
+            "fallbacks": overview.locals.0.fallbacks,
+        },
         "waits": waits,
     }))
 }

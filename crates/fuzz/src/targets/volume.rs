@@ -174,10 +174,12 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         Message::Acquire { token, level: 1, waits: true },
         Message::Question { session: 1, question: Question::Lookup { directory: file, name: name() } },
         Message::Answer(Answer::Map { extents, answered_to: 9 }),
+        Message::Question { session: 1, question: Question::Numbers { count: 9 } },
+        Message::Answer(Answer::Numbers { first: 100, count: 9 }),
         Message::Answer(Answer::Names(vec![name()])),
         Message::Failure(Failure { code: Code::Full, errno: 28, words: "full".to_owned() }),
     ];
-    for terms in [Terms::Early, Terms::Repeated { now_ns: 5 }] {
+    for terms in [Terms::Early, Terms::Repeated { now_ns: 5 }, Terms::Local { now_ns: 5 }] {
         let operations = operations.iter().cloned();
         messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, terms, operation }));
     }

@@ -192,8 +192,10 @@ impl Client {
         }
         if std::mem::take(&mut *at_server) {
             file.is_direct.store(false, Ordering::Release);
-            // An error means that the session has ended, so the server does not count the file as open.
-            let _ = self.ask(Question::Close { file: file.id }).await;
+            if !self.shared.session.close_untold(file.id) {
+                // An error means that the session has ended, so the server does not count the file as open.
+                let _ = self.ask(Question::Close { file: file.id }).await;
+            }
         }
         drop(at_server);
         self.give_up(file).await;

@@ -455,6 +455,11 @@ impl Client {
                         });
                     }
                 }
+                Event::NumbersWanted => {
+                    while recalls.try_join_next().is_some() {}
+                    let client = self.clone();
+                    recalls.spawn(async move { client.shared.session.request_numbers().await });
+                }
                 Event::Lapsed => drop(self.shared.holds.kernel.forget_lists()),
                 Event::Push(file, size, number) => {
                     let client = self.clone();
@@ -482,6 +487,7 @@ impl Client {
                         }
                     }
                     self.reclaim(epoch).await;
+                    self.shared.session.want_numbers();
                 }
             }
         }

@@ -17,7 +17,7 @@ use tokio::io::{BufReader, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::calls::{ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, Trouble, Welcomed};
+use super::calls::{ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, Trouble, Welcomed, is_of_write};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -447,6 +447,8 @@ async fn hear(inner: &Inner, reader: &mut FrameReader, epoch: u64) -> String {
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
                 inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, (sequence, stored));
             }
+            Ok(Some((_, Message::Grant { held, .. }))) => inner.got_directory(held, epoch),
+            Ok(Some((_, Message::Recall { held, .. }))) if is_of_write(&held) => inner.return_directory(held),
             Ok(Some((_, Message::Recall { held, why }))) => {
                 let why = if why == Why::Commit as u8 { Why::Commit } else { Why::Conflict };
                 let _ = inner.events.send(Event::Recalled(held, why));

@@ -174,6 +174,10 @@ impl Client {
         if new.target.len() > INLINE_BYTES_MAX {
             return self.create_long_link(directory, name, new).await;
         }
+        let local = self.shared.session.locally(|inner| inner.create_locally(directory, name, &new, false)).await;
+        if let Some(made) = local {
+            return made;
+        }
         attributes(self.operate(new.operation(directory, name, false)).await?)
     }
 
@@ -206,14 +210,33 @@ impl Client {
 
     /// Removes a name; returns the inode that had it.
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<Attributes, Error> {
-        let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
-        let named = attributes(self.operate(operation).await?)?;
+        let local = match is_directory {
+            true => None,
+            false => self.shared.session.locally(|inner| inner.unlink_locally(directory, name)).await,
+        };
+        let named = match local {
+            Some(removed) => removed?,
+            None => {
+                let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
+                attributes(self.operate(operation).await?)?
+            }
+        };
         if named.inode.links == 0
             && let Some(file) = self.file(named.id()).filter(|file| !file.is_used())
         {
             self.abandon(&file).await;
         }
         Ok(named)
+    }
+
+    /// Removes a name of no directory, if this can be done without the server; waits for nothing.
+    pub fn unlink_now(&self, directory: FileId, name: &[u8]) -> Option<Result<Attributes, Error>> {
+        // What was written to a file that is closed must be dropped, which may wait.
+        let found = self.kept_name(directory, name)??.attributes;
+        if self.file(found.id()).is_some_and(|file| !file.is_used()) {
+            return None;
+        }
+        self.shared.session.locally_now(|inner| inner.unlink_locally(directory, name))
     }
 
     /// Renames as `renameat2` does.

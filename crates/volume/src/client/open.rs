@@ -66,6 +66,7 @@ impl Client {
             // `wants` records the request, so that a recall that arrives before the grant is kept until the grant.
             let is_wanted = open.file.hold.state().wants(wanted);
             let level = if is_wanted { wanted } else { level::NONE };
+            self.shared.session.tell_open(id);
             let opened = self.shared.session.open(id, level, is_direct).await;
             let (granted, failed) = match opened {
                 Ok((_, granted)) => (granted, None),
@@ -111,9 +112,36 @@ impl Client {
     /// Makes a file and opens it. With an empty name the file has no name: it is freed when it is closed, unless
     /// [`link`](Self::link) gives it a name before.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
+        if !name.is_empty() && new.mode & libc::S_IFMT == libc::S_IFREG {
+            let local = self.shared.session.locally(|inner| inner.create_locally(directory, name, &new, true)).await;
+            if let Some(made) = local {
+                return made.map(|made| self.opened_here(made));
+            }
+        }
         let (attributes, file) = self.create_held(new.operation(directory, name, true)).await?;
         self.add_writer(&file).await;
         Ok((attributes, OpenFile::new(self, file, true)))
+    }
+}
+
+impl Client {
+    /// Makes a file and opens it, if this can be done without the server; waits for nothing.
+    pub fn create_open_now(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: &New,
+    ) -> Option<Result<(Attributes, OpenFile), Error>> {
+        let made = self.shared.session.locally_now(|inner| inner.create_locally(directory, name, new, true))?;
+        Some(made.map(|made| self.opened_here(made)))
+    }
+
+    /// A file that was made and opened without the server, which learns of both in order.
+    fn opened_here(&self, made: Attributes) -> (Attributes, OpenFile) {
+        let file = self.use_file(made.id(), true);
+        // The kernel has no page of a new file.
+        file.hold.state().add_writer();
+        (made, OpenFile::new(self, file, true))
     }
 }
 
@@ -220,6 +248,13 @@ impl OpenFile {
             self.file.is_emptied.store(true, Ordering::Release);
         }
         synced
+    }
+
+    /// Whether the close of a descriptor has nothing to do: nothing is written, no commit has failed, and the owner has no
+    /// lock. Waits for nothing.
+    pub fn is_flushed(&self, owner: u64) -> bool {
+        let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
+        !has_failed && !self.file.shown().is_dirty && !self.file.locks().has(0, owner, false)
     }
 
     /// Truncates or extends the file.

@@ -17,14 +17,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, SessionFigures, Share, State, Waiting, ended,
-    is_try_lock, not_done, wall_ns,
+    ClientOptions, Event, Grant, Inner, ListedToKeep, Locally, Looked, NUMBERS_WANTED, Said, SessionFigures, Share,
+    State, Waiting, ended, is_try_lock, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
 use super::looks::Looks;
 use super::wait_kinds::WaitKind;
 use crate::origin::Origin;
+use crate::planted::{Bug, planted};
 use crate::protocol::{
     Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Terms, Token,
 };
@@ -36,6 +37,10 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two requests for such space.
 pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
+/// How often a change of names waits that may soon be done without the server.
+const LOCAL_ATTEMPTS_MAX: usize = 16;
+/// The pause after a refused request for inode numbers.
+const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
 /// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
 const LOCK_TURN: Duration = Duration::from_millis(500);
@@ -61,6 +66,7 @@ impl Session {
         let inner = Arc::new(Inner::new(options, own, events));
         let stream = link::open_bulk(&inner).await?;
         inner.state().session = stream.1.session;
+        inner.want_numbers();
         let (bulk, control) = (inner.clone(), inner.clone());
         let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
         let control = tokio::spawn(async move { link::keep_control(&control).await });
@@ -74,7 +80,18 @@ impl Session {
         let trouble = state.figures.trouble.clone().or_else(|| state.control_trouble.clone());
         let (refused, refusal) = (state.refusals.count, state.refusals.recent());
         let unstored = state.unstored.count();
-        SessionFigures { session, epoch, waiting, trouble, refused, refusal, unstored, ..state.figures.clone() }
+        let local_directories = state.local.held();
+        SessionFigures {
+            session,
+            epoch,
+            waiting,
+            trouble,
+            refused,
+            refusal,
+            unstored,
+            local_directories,
+            ..state.figures.clone()
+        }
     }
 
     /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
@@ -157,6 +174,60 @@ impl Session {
             (Message::Operation { session: state.session, number, terms, operation }, Some(number))
         });
         said.await
+    }
+
+    /// Does a change of names without the server, if it may; waits if it may soon. `None`: the server must do it.
+    ///
+    /// *Errors*: this host paused for longer than its lease: the change may be lost.
+    pub async fn locally<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+        for _ in 0..LOCAL_ATTEMPTS_MAX {
+            let progressed = self.inner.progressed.notified();
+            tokio::pin!(progressed);
+            progressed.as_mut().enable();
+            match attempt(&self.inner) {
+                Locally::Done(done) => return Some(self.still_held().map(|()| done)),
+                Locally::AtServer => return None,
+                Locally::Later => WaitKind::Turn.during(0, progressed).await,
+            }
+        }
+        // Other operations come one after another. At the server this one has a place among them.
+        None
+    }
+
+    /// Checks that the lease held while an operation was answered without the server.
+    fn still_held(&self) -> Result<(), Error> {
+        if planted(Bug::LocalUnleased) { Ok(()) } else { self.still_leased() }
+    }
+
+    /// Does a change of names without the server, if it may now. Waits for nothing.
+    pub fn locally_now<T>(&self, attempt: impl Fn(&Inner) -> Locally<T>) -> Option<Result<T, Error>> {
+        match attempt(&self.inner) {
+            Locally::Done(done) => Some(self.still_held().map(|()| done)),
+            Locally::AtServer | Locally::Later => None,
+        }
+    }
+
+    /// Notes that a file is closed. Returns whether the server was not told that it was open.
+    pub fn close_untold(&self, file: FileId) -> bool {
+        self.inner.state().local.close(file)
+    }
+
+    /// Tells the server that a file is open, if it was not told.
+    pub fn tell_open(&self, of: FileId) {
+        self.inner.state().tell_open(|file, _| file == of);
+    }
+
+    /// Requests the first inode numbers from a new server.
+    pub fn want_numbers(&self) {
+        self.inner.want_numbers();
+    }
+
+    /// Requests inode numbers.
+    pub async fn request_numbers(&self) {
+        if self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() {
+            sleep(NUMBERS_PAUSE).await;
+        }
+        self.inner.state().local.asked();
     }
 
     /// Whether changes of names are durable when a call returns.
@@ -390,6 +461,9 @@ impl Session {
                 }
                 if !matches!(share, Share::Operations) || state.has_room() {
                     let (message, number) = make(&mut state);
+                    if removes_names(&message) {
+                        state.tell_open(|_, _| true);
+                    }
                     let request = state.next_request;
                     state.next_request += 1;
                     let frame = message.encode(request, state.epoch);
@@ -473,6 +547,12 @@ impl Session {
         self.abort();
         result
     }
+}
+
+/// Whether an operation may remove names, or give an inode more of them.
+fn removes_names(message: &Message) -> bool {
+    let Message::Operation { operation, .. } = message else { return false };
+    matches!(operation, Operation::Unlink { .. } | Operation::Rename { .. } | Operation::Link { .. })
 }
 
 /// Refuses a message that the server could not read.

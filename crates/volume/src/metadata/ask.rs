@@ -82,6 +82,7 @@ impl Image {
                 return Err(posix(libc::EINVAL));
             }
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
+            Question::Numbers { count } => return self.grant_numbers(*count),
         };
         Ok(Asked { answer, transaction: None })
     }

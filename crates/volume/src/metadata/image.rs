@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
-use super::reserve::Reserve;
+use super::reserve::{Reserve, full};
 use super::space::{Draining, Free};
 use crate::format::{
     Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
@@ -45,6 +45,11 @@ pub struct Stamp {
 
 /// More inodes than all sessions together may have made at an earlier server that did not store them.
 const UNSTORED_MAX: u64 = 1 << 18;
+
+/// The maximum number of inode numbers of one grant.
+const NUMBERS_MAX: u32 = 512;
+/// So many sessions make what needs a segment, with all the numbers that each may have.
+const SESSIONS_OF_SEGMENT: u64 = 4;
 
 /// The answer to a question.
 #[derive(Debug)]
@@ -279,6 +284,38 @@ impl Image {
         let done = self.operate(stamp, session, number, operation);
         self.is_repeating = false;
         done
+    }
+
+    /// Does the next operation of a session, which has answered it itself. Room for it is reserved.
+    pub fn operate_local(
+        &mut self,
+        stamp: Stamp,
+        session: u64,
+        number: u64,
+        operation: &Operation,
+    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        let done = self.operate_again(stamp, session, number, operation);
+        if let (Operation::Create { open: true, .. }, Ok(Answer::Attributes(made))) = (operation, &done.0) {
+            self.open(session, made.number);
+        }
+        done
+    }
+
+    /// Gives a session numbers for inodes that it makes itself; nobody else gets them, whatever happens to the session.
+    pub(super) fn grant_numbers(&mut self, count: u32) -> Result<Asked> {
+        let sessions = self.tables.table(Table::Sessions).len() as u64;
+        let count = count.clamp(1, NUMBERS_MAX);
+        let (first, mutations) = self.attempt(|_, parts| {
+            // What the sessions may make with their numbers is done also when the disk is full by then.
+            if parts.free.segments() < parts.reserve.growth + 1 + sessions / SESSIONS_OF_SEGMENT {
+                return Err(full(parts.is_freeing));
+            }
+            let first = parts.volume.next_inode.max(parts.first_new);
+            let taken = if planted(Bug::NumbersNotTaken) { 0 } else { u64::from(count) };
+            parts.volume.next_inode = first + taken;
+            Ok(first)
+        })?;
+        Ok(Asked { answer: Answer::Numbers { first, count }, transaction: Some(server(mutations)) })
     }
 
     fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {

@@ -11,6 +11,7 @@
 //! | `records` | the first records, and how records are found |
 //! | `change` | one change of the tables, which can be undone |
 //! | `names`, `files` | operations on names; on attributes and data |
+//! | `effects` | what operations do to single inodes, also on clients |
 //! | `access` | access control lists, and how they go along with modes |
 //! | `segments` | metadata segments and epochs |
 //! | `replies` | stored answers, and how many |
@@ -26,6 +27,7 @@ mod access;
 mod ask;
 mod change;
 mod check;
+pub mod effects;
 mod files;
 mod image;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::hash::Hasher;
 
 use super::access;
 use super::change::{Change, Result, damaged};
+use super::effects::{self, MadeInode};
 use super::image::{Parts, Stamp};
 use super::records::{FIRST_INODE, ROOT, inode, posix};
 use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Orphan, OrphanState, TARGET_BYTES_MAX, Table};
@@ -64,7 +65,7 @@ fn free_cookie(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]
 }
 
 fn put_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> Result<()> {
-    inode.version += 1;
+    effects::stored(inode);
     store_access(change, number, inode)
 }
 
@@ -163,10 +164,7 @@ impl Parts<'_> {
 
     fn touch(&self, change: &mut Change<'_>, stamp: Stamp, directory: u64, names: i64, links: i32) -> Result<()> {
         let mut found = inode(change.tables, FileId { inode: directory, generation: 0 })?;
-        found.device = found.device.saturating_add_signed(names);
-        found.links = found.links.saturating_add_signed(links);
-        found.times_ns[1] = stamp.now_ns;
-        found.times_ns[2] = stamp.now_ns;
+        effects::touch(&mut found, (names, links), stamp.now_ns);
         put_inode(change, directory, &mut found)
     }
 
@@ -207,35 +205,14 @@ impl Parts<'_> {
         check_target(is_link, target, target_block.as_ref())?;
         let number = self.number_of(change, *before)?;
         let mode = access::inherit(change, directory.inode, number, *mode, *umask);
-        let mut permissions = mode & 0o7777;
-        let mut group = *group;
-        if parent.mode & libc::S_ISGID != 0 {
-            group = parent.group;
-            if kind == libc::S_IFDIR {
-                permissions |= libc::S_ISGID;
-            }
-        }
-        let links = match (kind, is_nameless) {
-            (libc::S_IFDIR, _) => 2,
-            (_, is_nameless) => u32::from(!is_nameless),
-        };
         if kind == libc::S_IFDIR && parent.links >= LINKS_MAX {
             return Err(posix(libc::EMLINK));
         }
         self.may_grow()?;
-        let mut made = Inode {
-            mode: kind | permissions,
-            links,
-            owner: *owner,
-            group,
-            generation: 1,
-            size: if is_link { target.len() as u64 } else { 0 },
-            times_ns: [stamp.now_ns; 4],
-            parent: directory.inode,
-            device: if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) { *device } else { 0 },
-            inline: if is_link && target_block.is_none() { target.clone() } else { Vec::new() },
-            ..Inode::default()
-        };
+        let (owner, group, device) = (*owner, *group, *device);
+        let is_inline = target_block.is_none();
+        let new = MadeInode { mode, owner, group, device, target, is_inline, is_nameless };
+        let mut made = effects::made(new, (directory.inode, &parent), stamp.now_ns);
         if let Some(block) = target_block {
             self.show(change, stamp, session, FileId { inode: number, generation: 1 }, &mut made, block)?;
         }
@@ -296,8 +273,7 @@ impl Parts<'_> {
     /// Decrements the link count of an inode; an inode without a name is freed once no session has it open.
     fn lose_name(&mut self, change: &mut Change<'_>, stamp: Stamp, number: u64) -> Result<Inode> {
         let mut found = inode(change.tables, FileId { inode: number, generation: 0 })?;
-        found.links = if is_directory(&found) { 0 } else { found.links.saturating_sub(1) };
-        found.times_ns[2] = stamp.now_ns;
+        effects::lose_name(&mut found, stamp.now_ns);
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
             let is_open =

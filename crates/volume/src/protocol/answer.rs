@@ -93,6 +93,13 @@ pub enum Answer {
     Space(Vec<Granted>),
     /// Sessions of the same origin.
     Siblings(Vec<Sibling>),
+    /// Numbers for inodes, which nobody else gets.
+    Numbers {
+        /// The first number.
+        first: u64,
+        /// How many follow one another.
+        count: u32,
+    },
 }
 
 /// The reason of a refusal. The numbers are in `docs/formats/volume-protocol.md`.

@@ -116,6 +116,11 @@ pub enum Terms {
         /// When it was done. *Units*: nanoseconds since 1970.
         now_ns: i64,
     },
+    /// The client has answered it itself, under a directory's token at level *write*.
+    Local {
+        /// When it was done. *Units*: nanoseconds since 1970.
+        now_ns: i64,
+    },
 }
 
 /// A message.

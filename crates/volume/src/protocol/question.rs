@@ -99,6 +99,12 @@ pub enum Question {
     Unproven,
     /// Waits until everything that came before it is durable. The answer is [`Answer::Done`](super::Answer::Done).
     Stored,
+    /// Requests numbers for inodes that the session makes itself. The answer is
+    /// [`Answer::Numbers`](super::Answer::Numbers), and may have fewer than requested.
+    Numbers {
+        /// The requested count.
+        count: u32,
+    },
     /// Requests space to write to. The grant is stored, and may be smaller than requested. The answer is
     /// [`Answer::Space`](super::Answer::Space).
     Space {

@@ -32,7 +32,7 @@ use crate::wire::{FrameReader, Unread, read_message, write_all};
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
 /// The maximum number of unanswered requests of a connection, as the protocol says.
-const CALLS_MAX: usize = 512;
+const CALLS_MAX: usize = 1024;
 pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;
 
@@ -341,9 +341,10 @@ fn check_epoch(context: &Context, epoch: u64) -> Result<(), Unread> {
     }
 }
 
-/// Whether an operation names the inode that it makes only if it made it before.
+/// Whether an operation names the inode that it makes only if its client has made it before.
 fn may_name_its_inode(operation: &Operation, terms: Terms) -> bool {
-    !matches!(operation, Operation::Create { inode: 1.., .. }) || matches!(terms, Terms::Repeated { .. })
+    let is_named = matches!(operation, Operation::Create { inode: 1.., .. });
+    !is_named || matches!(terms, Terms::Repeated { .. } | Terms::Local { .. })
 }
 
 fn misplaced(request: u64) -> Unread {
@@ -382,6 +383,9 @@ async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, fra
             Message::CancelLock { request } => Request::Wish { session, wish: Wish::Cancel(request), reply },
             Message::Reclaim { session: named, held, is_last } if named == session => {
                 Request::Reclaim { session, held, is_last, reply }
+            }
+            Message::Return { held, .. } if held.token.what == What::Directory => {
+                Request::ReturnInOrder { session, held, reply }
             }
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
             _ => return Err(misplaced(header.request)),

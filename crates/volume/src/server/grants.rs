@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
 use super::long_waits::WaitSubject;
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token, What};
-use crate::tokens::{Action, Arbiter, Change, Late, Looks, Silence, Why, level, verdict};
+use crate::tokens::{Action, Arbiter, Change, Late, LocalCounts, Locals, Looks, Silence, Why, level, verdict};
 
 /// A question that waits for commits of other hosts.
 pub(super) struct Looking {
@@ -57,7 +58,10 @@ struct Later {
 pub(super) struct Grants {
     arbiter: Arbiter,
     looks: Looks,
+    locals: Locals,
     later: HashMap<u64, Later>,
+    /// Requests for tokens that wait until another session has returned a directory.
+    gated: HashMap<u64, Later>,
     started: Instant,
     epoch: u64,
     next_ticket: u64,
@@ -75,7 +79,9 @@ impl Grants {
         Grants {
             arbiter: Arbiter::new(epoch, sessions),
             looks: Looks::new(epoch),
+            locals: Locals::new(epoch),
             later: HashMap::new(),
+            gated: HashMap::new(),
             started: Instant::now(),
             epoch,
             next_ticket: 1,
@@ -121,6 +127,10 @@ impl Grants {
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
         let later = Later { session, token, level, waits, reply };
+        if !self.locals.wait_for(self.now(), session, &[token.object.inode], ticket) {
+            self.gated.insert(ticket, later);
+            return;
+        }
         let change = Change { tokens: vec![attributes_of(token)], names: Vec::new() };
         if level != level::WRITE || self.looks.begin_change(self.now(), session, &change, ticket) {
             self.acquire_now(later, ticket);
@@ -151,10 +161,77 @@ impl Grants {
     /// of the grant.
     pub fn offer_look(&mut self, session: u64, token: Token) -> Option<u64> {
         let is_written = token.what == What::Attributes && self.arbiter.is_written(session, token.object);
-        if is_written || self.arbiter.is_expecting() {
+        if is_written || self.locals.is_held_by_other(session, token.object.inode) || self.arbiter.is_expecting() {
             return None;
         }
         self.looks.offer(self.now(), session, token)
+    }
+
+    /// Begins an operation that is about these inodes.
+    ///
+    /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions have returned those that they held.
+    pub fn begin_about(&mut self, session: u64, inodes: &[u64]) -> Result<(), u64> {
+        let ticket = self.ticket();
+        match self.locals.wait_for(self.now(), session, inodes, ticket) {
+            true => Ok(()),
+            false => Err(ticket),
+        }
+    }
+
+    /// Returns a question that is about these inodes if it can be answered now; otherwise it waits until other sessions
+    /// have returned those that they held, and [`act`](Self::act) returns it later.
+    pub fn look_at(&mut self, looking: Looking, inodes: &[u64]) -> Option<Looking> {
+        if planted(Bug::HeldShown) {
+            return Some(looking);
+        }
+        match self.begin_about(looking.session, inodes) {
+            Ok(()) => Some(looking),
+            Err(ticket) => {
+                self.looking.insert(ticket, looking);
+                None
+            }
+        }
+    }
+
+    /// Returns the directories at level *write*, what of them waits, and the inode numbers.
+    pub fn locals(&mut self) -> &mut Locals {
+        &mut self.locals
+    }
+
+    /// Gives a directory, in which a session has changed a name or which it has made (`is_new`), to this session at level
+    /// *write*, if it alone uses it.
+    pub fn offer_directory(&mut self, session: u64, directory: FileId, is_new: bool) {
+        let now = self.now();
+        let tokens = [What::Directory, What::Attributes].map(|what| Token { object: directory, what });
+        let is_wanted = self.locals.changed(now, session, directory.inode, is_new);
+        let is_free = |token: &Token| !self.looks.is_kept(session, *token) && !self.looks.is_changing(*token);
+        // A session without a control connection gets no recall.
+        let is_told = self.controls.contains_key(&session);
+        if !is_wanted || !is_told || self.arbiter.is_expecting() {
+            return;
+        }
+        match tokens.iter().all(is_free) {
+            true => self.locals.grant(now, session, directory),
+            // Others have looked at it before: they give that back, and a later change gets the directory.
+            false => tokens.into_iter().for_each(|token| self.looks.recall_others(now, session, token)),
+        }
+    }
+
+    /// Notes what a session keeps of an operation that it has done itself: an inode that it has made there goes along with
+    /// the directory.
+    pub fn done_locally(&mut self, session: u64, directory: u64, tokens: &[Token], made: Option<FileId>) {
+        let now = self.now();
+        let of_made = made.map(|object| Token { object, what: What::Attributes });
+        tokens.iter().copied().chain(of_made).for_each(|token| self.looks.keep(now, session, token));
+        if let Some(made) = made {
+            self.locals.note_made(now, directory, made.inode);
+        }
+        self.locals.counts.operations += 1;
+    }
+
+    /// Returns what happened to directories at level *write*, and how many sessions hold.
+    pub fn local_counts(&self) -> (LocalCounts, usize) {
+        (self.locals.counts, self.locals.count())
     }
 
     /// Begins a change of names and attributes by a session; [`end_change`](Self::end_change) must follow it.
@@ -191,6 +268,7 @@ impl Grants {
     /// Handles a token that a session returned, or the commit of a session.
     pub fn returned(&mut self, session: u64, held: Held) {
         match held.token.what {
+            What::Directory if self.locals.returned(session, held) => {}
             What::Directory | What::Attributes => self.looks.returned(session, held),
             _ => self.arbiter.returned(self.now(), session, held),
         }
@@ -211,6 +289,7 @@ impl Grants {
         self.controls.insert(session, frames);
         self.arbiter.repeat(session);
         self.looks.repeat(session);
+        self.locals.repeat(session);
     }
 
     /// Removes a session that is over.
@@ -222,7 +301,9 @@ impl Grants {
         for later in gone.iter().filter_map(|ticket| self.later.remove(ticket)) {
             self.looks.end_change(&[attributes_of(later.token)]);
         }
+        self.gated.retain(|_, later| later.session != session);
         self.looks.forget(session);
+        self.locals.forget(session);
         self.arbiter.forget(self.now(), session);
     }
 
@@ -246,6 +327,23 @@ impl Grants {
                 Some(later) => self.acquire_now(later, ticket),
                 None => acted.changes.push(ticket),
             }
+        }
+        for ticket in self.locals.take_ready() {
+            if let Some(Later { session, token, level, waits, reply }) = self.gated.remove(&ticket) {
+                self.acquire(session, (token, level, waits), reply);
+            } else {
+                match self.looking.remove(&ticket) {
+                    Some(looking) => acted.ready.push(looking),
+                    None => acted.changes.push(ticket),
+                }
+            }
+        }
+        for (session, held) in self.locals.take_messages() {
+            let message = match held.level {
+                crate::tokens::WRITE => Message::Grant { held, minimum_ms: 0, is_watched: false, shape: None },
+                _ => Message::Recall { held, why: Why::Conflict as u8 },
+            };
+            self.tell(session, &message);
         }
         for (session, held) in self.looks.take_recalls() {
             self.tell(session, &Message::Recall { held, why: Why::Conflict as u8 });
@@ -291,7 +389,11 @@ impl Grants {
             };
             (WaitSubject::Commit, inode, &looking.reply)
         });
-        let later = self.later.values().map(|later| (WaitSubject::Token, later.token.object.inode, &later.reply));
+        let later = self
+            .later
+            .values()
+            .chain(self.gated.values())
+            .map(|later| (WaitSubject::Token, later.token.object.inode, &later.reply));
         acquiring.chain(looking).chain(later)
     }
 
@@ -301,6 +403,7 @@ impl Grants {
         let of_arbiter = self.arbiter.asked().map(|(session, token, since)| (session, token.object.inode, since));
         of_arbiter
             .chain(self.looks.asked())
+            .chain(self.locals.awaited())
             .map(move |(session, inode, since)| (session, inode, Duration::from_millis(now.saturating_sub(since))))
     }
 
@@ -322,6 +425,10 @@ impl Grants {
         // A lock may be held for any time, so waiting for it (0) does not make its session slow.
         lockers.iter().for_each(|session| _ = awaited.entry(*session).or_insert(0));
         for (session, _, since) in self.looks.asked().filter(|_| self.looks.has_waiting()) {
+            let known = awaited.entry(session).or_insert(since);
+            *known = if *known == 0 { since } else { since.min(*known) };
+        }
+        for (session, _, since) in self.locals.awaited() {
             let known = awaited.entry(session).or_insert(since);
             *known = if *known == 0 { since } else { since.min(*known) };
         }

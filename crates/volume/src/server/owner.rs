@@ -15,6 +15,7 @@
 mod answering;
 mod early;
 mod ending;
+mod local;
 mod operating;
 mod storing;
 
@@ -53,6 +54,7 @@ use crate::protocol::{Answer, Failure, FileId, Message, Question};
 use crate::tokens::Late;
 use early::{Defect, Early, shows_names};
 use ending::is_about_siblings;
+use local::UntoldLocals;
 use operating::Finished;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
@@ -87,6 +89,8 @@ pub(super) struct Owner {
     late: BTreeSet<u64>,
     /// Questions that wait for them.
     graced: Vec<Looking>,
+    /// What sessions have done themselves and the disk has not stored.
+    local: UntoldLocals,
     /// Operations that are done, and answered once their sessions' earlier ones are.
     behind: HashMap<u64, VecDeque<Finished>>,
     started: Instant,
@@ -145,6 +149,7 @@ impl Owner {
             unheard,
             late,
             graced: Vec::new(),
+            local: UntoldLocals::default(),
             behind: HashMap::new(),
             started: Instant::now(),
             locking: Locking::default(),
@@ -186,6 +191,7 @@ impl Owner {
             tokens,
             expected,
             locks: self.locking.counts(),
+            locals: self.grants.local_counts(),
             waits,
             made_at: Some(Instant::now()),
             ..self.overview.clone()
@@ -312,6 +318,10 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
+            Request::ReturnInOrder { session, held, reply } => {
+                self.grants.returned(session, held);
+                reply.send(Ok(Answer::Done));
+            }
             Request::NameDropped { session, number } => self.grants.name_dropped(session, number),
             Request::Pushed { session, number } => self.pushes.pushed(session, number),
             Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
@@ -489,6 +499,7 @@ impl Owner {
         self.late.remove(&session);
         self.early.forget(session);
         self.behind.remove(&session);
+        self.local.forget(session);
         self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);

@@ -15,6 +15,7 @@ use super::locking::Wish;
 use super::long_waits::ServerWaits;
 use crate::format::Session;
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Terms, Token};
+use crate::tokens::LocalCounts;
 
 /// The maximum number of requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -41,6 +42,8 @@ pub(super) enum Request {
     Wish { session: u64, wish: Wish, reply: Reply },
     /// A session returned a token, or committed.
     Return { session: u64, held: Granted },
+    /// A session returned a directory at level *write*, after all that it has done there itself.
+    ReturnInOrder { session: u64, held: Granted, reply: Reply },
     /// A session has dropped a name that changes.
     NameDropped { session: u64, number: u64 },
     /// A session's kernel knows an end of file that was pushed to it.
@@ -64,6 +67,7 @@ impl Request {
             | Request::Reclaim { session, reply, .. }
             | Request::Acquire { session, reply, .. }
             | Request::Wish { session, reply, .. }
+            | Request::ReturnInOrder { session, reply, .. }
             | Request::Goodbye { session, reply } => Some((*session, reply.connection())),
             _ => None,
         }
@@ -138,6 +142,8 @@ pub struct Overview {
     pub locks: (usize, usize),
     /// The number of sessions that have not yet said, after a restart, what they hold.
     pub expected: usize,
+    /// What happened to directories in which sessions make and remove names themselves, and how many sessions hold.
+    pub locals: (LocalCounts, usize),
     /// What has waited for long.
     pub waits: ServerWaits,
     /// When this was made; it is made several times a second.

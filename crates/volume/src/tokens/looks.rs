@@ -158,6 +158,12 @@ impl Looks {
             self.clean(token);
             return None;
         }
+        Some(self.insert(now, session, token))
+    }
+
+    /// Records that a session keeps something, which it did not keep; recalls the oldest beyond the bound.
+    fn insert(&mut self, now: u64, session: u64, token: Token) -> u64 {
+        let object = self.objects.entry(token).or_default();
         self.sequence += 1;
         let sequence = self.sequence;
         if object.kept.is_empty() {
@@ -175,7 +181,38 @@ impl Looks {
                 self.recall(now, session, token);
             }
         }
-        Some(sequence)
+        sequence
+    }
+
+    /// Notes that a session keeps what it has changed itself, and nobody else keeps. What was recalled before is recalled
+    /// no more: the session has it anew.
+    pub fn keep(&mut self, now: u64, session: u64, token: Token) {
+        let Some(kept) = self.objects.entry(token).or_default().of_mut(session) else {
+            _ = self.insert(now, session, token);
+            return;
+        };
+        if kept.recalled.is_none() && self.sequence - kept.sequence <= RENEWED_AFTER {
+            return;
+        }
+        self.sequence += 1;
+        kept.recalled = None;
+        let before = std::mem::replace(&mut kept.sequence, self.sequence);
+        self.recalled.remove(&(session, before));
+        let tokens = self.sessions.entry(session).or_default();
+        tokens.remove(&before);
+        tokens.insert(self.sequence, token);
+    }
+
+    /// Wants back what other sessions keep of this, because one session alone changes it. Nothing waits for that.
+    pub fn recall_others(&mut self, now: u64, session: u64, token: Token) {
+        let kept = self.objects.get(&token).map(|object| object.kept.iter().map(|(of, _)| *of));
+        let others: Vec<u64> = kept.into_iter().flatten().filter(|of| *of != session).collect();
+        others.into_iter().for_each(|of| self.recall(now, of, token));
+    }
+
+    /// Whether a change is made of this, or waits.
+    pub fn is_changing(&self, token: Token) -> bool {
+        self.objects.get(&token).is_some_and(|object| object.changes > 0)
     }
 
     /// Whether a session other than `except` keeps this.

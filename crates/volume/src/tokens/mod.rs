@@ -10,11 +10,13 @@
 //! | `holding` | a client's side of one token |
 //! | `lease` | the times until which a client may act, and when a session is ended |
 //! | `locks` | file locks |
+//! | `locals` | the server's side of directories in which sessions make and remove names themselves |
 //! | `looks` | the server's side of names and attributes that sessions keep |
 
 mod arbiter;
 mod holding;
 mod lease;
+mod locals;
 mod locks;
 mod looks;
 #[cfg(test)]
@@ -23,6 +25,7 @@ mod tests;
 pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
 pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
+pub use locals::{LocalCounts, Locals, WRITE};
 pub use locks::{Locks, Outcome, Ranges};
 pub use looks::{Change, LOOKS_MAX, Looks};
 

@@ -99,6 +99,7 @@ impl Pair {
             host: "here".to_owned(),
             kind: 2,
             are_names_synced: false,
+            are_names_local: false,
         };
         Client::connect(self.volume.device.clone(), options, Arc::new(NoKernel)).await.expect("it connects")
     }

@@ -6,6 +6,7 @@ mod common;
 mod crowded;
 mod kept_names;
 mod leader_lease;
+mod local_names;
 mod model;
 mod refusals;
 mod reserved;

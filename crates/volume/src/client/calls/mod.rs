@@ -4,7 +4,10 @@
 //! valid. Promises: calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
 //! calls (`session`), and connections (`link`).
 
+mod figures;
 mod keeping;
+mod local;
+mod options;
 mod refusals;
 mod unstored;
 
@@ -13,17 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nectary_host::tls::ClientTls;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::error::Error;
 use super::looks::{Changing, Looks};
-use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, MayKeep, Message, Shape};
 use crate::simulated::since_boot;
 use crate::tokens::Why;
+pub use figures::{SessionFigures, Trouble};
+use local::LocalNames;
+pub(super) use local::{Locally, NUMBERS_WANTED, is_of_write};
+pub use options::ClientOptions;
 use refusals::{Refusals, Refused};
 use unstored::Unstored;
 
@@ -48,23 +53,6 @@ const UNACKNOWLEDGED_MAX: u64 = 1024;
 /// The maximum number of unanswered renewals that are remembered.
 const TOLD_MAX: usize = 64;
 
-/// The server of a session, and the identity of this client.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// The addresses of the servers, one of which leads.
-    pub servers: Vec<Address>,
-    /// The client's TLS settings, if the server requires TLS.
-    pub tls: Option<ClientTls>,
-    /// The identity of the volume on this host's disk.
-    pub volume: Identity,
-    /// The name of this host, for messages.
-    pub host: String,
-    /// The kind of client: 1 a FUSE mount, 2 a library.
-    pub kind: u8,
-    /// Whether changes of names are durable when a call returns.
-    pub are_names_synced: bool,
-}
-
 /// The server's answer to the greeting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Welcomed {
@@ -87,6 +75,8 @@ pub(crate) enum Event {
     Push(FileId, u64, u64),
     /// The lease was over before it was renewed: the server may have forgotten what the session keeps.
     Lapsed,
+    /// The session needs more inode numbers.
+    NumbersWanted,
     /// A name of a directory changes; the last field is the number that the answer repeats.
     NameChange(FileId, Vec<u8>, u64),
 }
@@ -149,44 +139,6 @@ pub(super) enum Share {
     Locks,
 }
 
-/// The counters of a session.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SessionFigures {
-    /// The number of the session.
-    pub session: u64,
-    /// The epoch of the server.
-    pub epoch: u64,
-    /// The number of operations answered.
-    pub operations: u64,
-    /// The number of questions answered.
-    pub questions: u64,
-    /// The number of operations and questions without an answer.
-    pub waiting: usize,
-    /// The number of reconnections.
-    pub reconnections: u64,
-    /// `None` while the connections work; otherwise what is wrong, and when the next attempt is.
-    pub trouble: Option<Trouble>,
-    /// The number of calls that the server did not take, and that failed for this reason.
-    pub refused: u64,
-    /// The number of operations that are answered and not known to be durable.
-    pub unstored: usize,
-    /// The number of changes of names that were answered and may be lost, because the session ended.
-    pub lost: u64,
-    /// Why the last such call failed, if that was recently.
-    pub refusal: Option<String>,
-    /// The reason why the session ended, if it has.
-    pub ended: Option<String>,
-}
-
-/// Why there is no working connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// The problem, for people.
-    pub what: String,
-    /// Whether the server could be reached.
-    pub is_reachable: bool,
-}
-
 /// A call without an answer.
 pub(super) struct Waiting {
     pub message: Message,
@@ -222,6 +174,8 @@ pub(super) struct State {
     pub waiting: BTreeMap<u64, Waiting>,
     /// Operations that are answered and not known to be durable.
     pub unstored: Unstored,
+    /// What the session may do itself.
+    pub local: LocalNames,
     /// The numbers of operations without an answer, or not known to be durable.
     pub open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
@@ -272,6 +226,8 @@ pub(super) struct Inner {
     /// The lease ends at this time, counted from `start`. *Units*: nanoseconds.
     pub lease_until_ns: AtomicU64,
     pub renewed: Notify,
+    /// Notified when an operation is answered, or known to be durable, and when a directory is returned.
+    pub progressed: Notify,
     /// The newest epoch of a server that answered a greeting: messages of older ones are refused.
     newest_epoch: watch::Sender<u64>,
     /// The number of connections so far.
@@ -331,6 +287,7 @@ impl Inner {
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
+            progressed: Notify::new(),
             newest_epoch: watch::Sender::new(0),
             connections: AtomicU64::new(0),
             events,
@@ -442,11 +399,12 @@ impl Inner {
                 let is_lock = waiting.share == Share::Restart && is_try_lock(&waiting.message);
                 !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
             });
+            state.local.clear();
             let _ = self.events.send(Event::Restarted);
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
         // it did them; one that has them gives its stored replies.
-        for (request, message) in state.unstored.messages() {
+        for (request, message) in state.first_again() {
             let _ = bulk.send(message.encode(request, state.epoch));
         }
         let is_careful = state.refusals.is_careful();
@@ -468,6 +426,7 @@ impl Inner {
         }
         drop(state);
         self.nudge.notify_one();
+        self.progressed.notify_waiters();
         is_refused
     }
 
@@ -475,6 +434,7 @@ impl Inner {
     pub fn disconnected(&self, trouble: Trouble, is_broken: bool) {
         let mut state = self.state();
         state.bulk = None;
+        self.progressed.notify_waiters();
         state.refusals.is_broken |= is_broken;
         state.figures.trouble = Some(trouble);
     }
@@ -507,7 +467,26 @@ impl Inner {
             drop(state);
             return self.end(&format!("the server lacks an operation ({})", failure.words));
         }
-        let Some(mut waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
+        if state.local.has_ended(request) {
+            return;
+        }
+        if state.unstored.has(request)
+            && let Err(failure) = &answer
+        {
+            drop(state);
+            return self.end(&format!("the server refused what this host had done: {failure}"));
+        }
+        if let Ok(Said::Answer(Answer::Numbers { first, count })) = &answer {
+            state.local.add_numbers(*first, *count);
+        }
+        let Some(mut waiting) = state.waiting.remove(&request) else {
+            state.repeated(request);
+            if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
+                self.nudge.notify_one();
+            }
+            drop(state);
+            return self.progressed.notify_waiters();
+        };
         waiting.end_change(&answer);
         match (waiting.number, waiting.done_at_ns) {
             (Some(_), Some(now_ns)) => {
@@ -529,6 +508,8 @@ impl Inner {
         }
         waiting.answer(answer);
         state.send_next();
+        drop(state);
+        self.progressed.notify_waiters();
     }
 
     /// Returns the number for the renewal sent at this time: operations up to it are acknowledged.
@@ -579,6 +560,7 @@ impl Inner {
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);
         self.renewed.notify_waiters();
+        self.progressed.notify_waiters();
         state.clock_offset_ns = server_ns.saturating_sub(wall_ns());
     }
 
@@ -588,6 +570,7 @@ impl Inner {
             let mut state = self.state();
             state.figures.ended.get_or_insert(reason.to_owned());
             (state.bulk, state.control) = (None, None);
+            state.local.clear();
             state.lose_unstored();
             std::mem::take(&mut state.waiting)
         };
@@ -596,5 +579,6 @@ impl Inner {
         self.turns.iter().for_each(|turns| turns.close());
         let _ = self.ended.send_replace(true);
         self.renewed.notify_waiters();
+        self.progressed.notify_waiters();
     }
 }

@@ -14,13 +14,33 @@ const UNSTORED_MAX: usize = 192;
 
 /// Operations that are answered and not known to be durable, by their request.
 #[derive(Default)]
-pub(in crate::client) struct Unstored(BTreeMap<u64, (u64, Message)>);
+pub(in crate::client) struct Unstored(BTreeMap<u64, Kept>);
+
+/// One of them.
+struct Kept {
+    number: u64,
+    /// What repeats it at a new server.
+    message: Message,
+    /// If it was answered without the server: the epoch of the server that it was sent to, and when, in nanoseconds since
+    /// the session's start.
+    local: Option<(u64, u64)>,
+}
 
 impl Unstored {
-    /// Returns the numbers of the requests, and the messages that repeat them, in order.
-    pub fn messages(&self) -> Vec<(u64, Message)> {
-        let messages = self.0.iter().map(|(request, (_, message))| (*request, message.clone()));
-        let mut messages: Vec<(u64, Message)> = messages.collect();
+    /// The numbers of the requests, and the messages that repeat them at the server of an epoch, in order. The server to
+    /// which a session sent what it did itself may not have it yet: it gets the same message again.
+    pub fn messages(&self, epoch: u64) -> Vec<(u64, Message)> {
+        let repeated = |(request, kept): (&u64, &Kept)| {
+            let mut message = kept.message.clone();
+            if let Message::Operation { terms, .. } = &mut message
+                && kept.local.is_some_and(|(sent_to, _)| sent_to == epoch)
+                && let Terms::Repeated { now_ns } = *terms
+            {
+                *terms = Terms::Local { now_ns };
+            }
+            (*request, message)
+        };
+        let mut messages: Vec<(u64, Message)> = self.0.iter().map(repeated).collect();
         if planted(Bug::RepeatedInOtherOrder) {
             for pair in messages.chunks_mut(2) {
                 if let [
@@ -35,6 +55,26 @@ impl Unstored {
         messages
     }
 
+    /// Keeps an operation that the session has answered itself; `sent` is the epoch and the time.
+    pub fn keep_local(&mut self, request: u64, number: u64, mut message: Message, sent: (u64, u64)) {
+        if let Message::Operation { terms, .. } = &mut message
+            && let Terms::Local { now_ns } = *terms
+        {
+            *terms = Terms::Repeated { now_ns };
+        }
+        self.0.insert(request, Kept { number, message, local: Some(sent) });
+    }
+
+    /// Returns when the oldest operation was sent, if it was answered without the server.
+    pub fn oldest_local_ns(&self) -> Option<u64> {
+        self.0.first_key_value().and_then(|(_, kept)| kept.local).map(|(_, at)| at)
+    }
+
+    /// Returns how many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether a request is one of them.
     pub fn has(&self, request: u64) -> bool {
         self.0.contains_key(&request)
@@ -42,12 +82,7 @@ impl Unstored {
 
     /// Returns the number of the last operation.
     pub fn last(&self) -> Option<u64> {
-        self.0.last_key_value().map(|(_, (number, _))| *number)
-    }
-
-    /// Returns how many they are.
-    pub fn count(&self) -> usize {
-        self.0.len()
+        self.0.last_key_value().map(|(_, kept)| kept.number)
     }
 
     /// How one more operation may be answered.
@@ -75,7 +110,8 @@ impl State {
             *inode = made;
         }
         let terms = Terms::Repeated { now_ns };
-        self.unstored.0.insert(request, (number, Message::Operation { session, number, terms, operation }));
+        let message = Message::Operation { session, number, terms, operation };
+        self.unstored.0.insert(request, Kept { number, message, local: None });
     }
 
     /// Gives up operations that are not known to be durable, because the session is over.
@@ -89,16 +125,16 @@ impl State {
 
     /// Handles the answer to an operation that was sent again: it is durable.
     pub(super) fn repeated(&mut self, request: u64) {
-        if let Some((number, _)) = self.unstored.0.get(&request) {
-            self.stored(*number);
+        if let Some(number) = self.unstored.0.get(&request).map(|kept| kept.number) {
+            self.stored(number);
         }
     }
 
     /// Notes that the operations up to this number are durable.
     pub(in crate::client) fn stored(&mut self, up_to: u64) {
-        while let Some(first) = self.unstored.0.first_entry().filter(|first| first.get().0 <= up_to) {
-            let (number, _) = first.remove();
-            self.open_numbers.remove(&number);
+        while let Some(first) = self.unstored.0.first_entry().filter(|first| first.get().number <= up_to) {
+            let kept = first.remove();
+            self.open_numbers.remove(&kept.number);
         }
     }
 }
@@ -108,6 +144,7 @@ impl Inner {
     pub fn is_early(&self, request: u64, now_ns: i64, stored: u64) {
         let mut state = self.state();
         state.stored(stored);
+        state.local.note_time(now_ns);
         if let Some(waiting) = state.waiting.get_mut(&request) {
             waiting.done_at_ns = Some(now_ns);
         }

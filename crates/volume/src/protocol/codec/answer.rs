@@ -54,6 +54,7 @@ impl Answer {
             Answer::Statistics(_) => 134,
             Answer::Space(_) => 135,
             Answer::Siblings(_) => 136,
+            Answer::Numbers { .. } => 137,
         }
     }
 
@@ -79,6 +80,7 @@ impl Answer {
             }
             Answer::Space(extents) => write_list(writer, extents),
             Answer::Siblings(siblings) => write_list(writer, siblings),
+            Answer::Numbers { first, count } => _ = writer.u64(*first).u32(*count),
         }
     }
 
@@ -102,6 +104,7 @@ impl Answer {
             134 => Answer::Statistics(Statistics { blocks: reader.u64()?, free: reader.u64()?, inodes: reader.u64()? }),
             135 => Answer::Space(read_space(reader)?),
             136 => Answer::Siblings(read_siblings(reader)?),
+            137 => Answer::Numbers { first: reader.u64()?, count: reader.u32()? },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

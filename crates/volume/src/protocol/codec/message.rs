@@ -78,6 +78,7 @@ impl Part for Terms {
             Terms::Durable => _ = writer.u8(0),
             Terms::Early => _ = writer.u8(1),
             Terms::Repeated { now_ns } => _ = writer.u8(2).i64(*now_ns),
+            Terms::Local { now_ns } => _ = writer.u8(3).i64(*now_ns),
         }
     }
 
@@ -86,6 +87,7 @@ impl Part for Terms {
             0 => Terms::Durable,
             1 => Terms::Early,
             2 => Terms::Repeated { now_ns: reader.i64()? },
+            3 => Terms::Local { now_ns: reader.i64()? },
             other => return Err(reader.unknown("terms", other.into())),
         })
     }

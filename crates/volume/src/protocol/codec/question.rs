@@ -21,6 +21,7 @@ impl Question {
             Question::Statistics => 70,
             Question::Open { .. } => 71,
             Question::Space { .. } => 72,
+            Question::Numbers { .. } => 73,
             Question::Close { .. } => 75,
             Question::Push { .. } => 76,
             Question::Siblings => 77,
@@ -58,6 +59,7 @@ impl Question {
                 writer.u64(*size);
             }
             Question::Space { blocks } => _ = writer.u64(*blocks),
+            Question::Numbers { count } => _ = writer.u32(*count),
         }
     }
 
@@ -81,6 +83,7 @@ impl Question {
                 Question::Open { file, level, is_direct: read_bool(reader, "is_direct")? }
             }
             72 => Question::Space { blocks: reader.u64()? },
+            73 => Question::Numbers { count: reader.u32()? },
             75 => Question::Close { file: FileId::read(reader)? },
             76 => Question::Push { file: FileId::read(reader)?, size: reader.u64()? },
             77 => Question::Siblings,

@@ -95,6 +95,7 @@ fn questions() -> Vec<Question> {
         Question::Siblings,
         Question::Gone { siblings: vec![Sibling { session: 7, incarnation: [9; 16] }; 1024] },
         Question::Unproven,
+        Question::Numbers { count: 512 },
         Question::Space { blocks: 1024 },
     ]
 }
@@ -112,6 +113,7 @@ fn answers() -> Vec<Answer> {
         Answer::Statistics(Statistics { blocks: 3, free: 2, inodes: 1 }),
         Answer::Space(vec![Granted { block: 5000, blocks: 100 }]),
         Answer::Siblings(vec![Sibling { session: 7, incarnation: [9; 16] }]),
+        Answer::Numbers { first: 1 << 40, count: 512 },
     ]
 }
 
@@ -170,7 +172,7 @@ fn messages() -> Vec<Message> {
         Message::LockFound { lock: None },
         Message::LockFound { lock: Some(lock) },
     ];
-    for terms in [Terms::Durable, Terms::Early, Terms::Repeated { now_ns: -3 }] {
+    for terms in [Terms::Durable, Terms::Early, Terms::Repeated { now_ns: -3 }, Terms::Local { now_ns: 4 }] {
         let operation = |operation| Message::Operation { session: 5, number: 6, terms, operation };
         all.extend(operations().into_iter().map(operation));
     }

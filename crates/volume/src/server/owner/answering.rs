@@ -7,7 +7,8 @@ use super::super::connection::Reply;
 use super::super::grants::{Looking, files_of, is_look};
 use super::super::request::Held;
 use super::Owner;
-use super::early::{Defect, about};
+use super::early::{Defect, about, subject};
+use crate::metadata::Asked;
 use crate::planted::{Bug, planted};
 use crate::protocol::{
     Answer, Code, Failure, FileId, Held as Granted, MAY_KEEP_MAX, MayKeep, Message, Question, Token, What,
@@ -17,8 +18,27 @@ use crate::tokens::{Change, level};
 impl Owner {
     /// Answers a question once other hosts have committed the files that it shows.
     pub(super) fn ask(&mut self, looking: Looking) {
+        let looking = match subject(&looking.question) {
+            Some(inode) => self.grants.look_at(looking, &[inode]),
+            None => Some(looking),
+        };
+        let Some(looking) = looking else { return };
+        if matches!(looking.question, Question::Numbers { .. })
+            && !self.grants.locals().may_have_numbers(looking.session)
+        {
+            let words = "the session has not used the inode numbers that it has".to_owned();
+            return looking.reply.send(Err(Failure { code: Code::Limit, errno: libc::EAGAIN, words }));
+        }
         let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
         self.note_shortage(answer.as_ref().err());
+        let shown: Vec<u64> = match (&answer, is_look(&looking.question)) {
+            (Ok(asked), true) => files_of(&asked.answer).iter().map(|file| file.inode).collect(),
+            _ => Vec::new(),
+        };
+        let Some(looking) = self.grants.look_at(looking, &shown) else { return };
+        if let Ok(Asked { answer: Answer::Numbers { first, count }, .. }) = &answer {
+            self.grants.locals().add_numbers(looking.session, *first..*first + u64::from(*count));
+        }
         let looking = match &answer {
             Ok(asked) if looking.is_graced && is_look(&looking.question) => {
                 self.grants.look(looking, &files_of(&asked.answer))

@@ -9,7 +9,7 @@ use super::Owner;
 use super::early::{Defect, Standing};
 use crate::metadata::Stamp;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, Operation, Terms, Token};
+use crate::protocol::{Answer, Code, Failure, FileId, Operation, Terms, Token, What};
 use crate::server::changing::Asked;
 use crate::server::connection::Reply;
 use crate::server::request::Held;
@@ -25,7 +25,7 @@ pub(super) struct Finished {
 }
 
 /// Returns the inodes that a change is about.
-fn inodes_of(change: &Change) -> Vec<u64> {
+pub(super) fn inodes_of(change: &Change) -> Vec<u64> {
     let mut inodes: Vec<u64> = change.tokens.iter().map(|token| token.object.inode).collect();
     inodes.dedup();
     inodes
@@ -33,7 +33,7 @@ fn inodes_of(change: &Change) -> Vec<u64> {
 
 impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
-    pub(super) fn begin_operation(&mut self, asked: Asked) {
+    pub(super) fn begin_operation(&mut self, mut asked: Asked) {
         if planted(Bug::RepeatedTwice)
             && let Terms::Repeated { now_ns } = asked.terms
             && asked.number + 1 == self.image.next_number(asked.session)
@@ -41,17 +41,26 @@ impl Owner {
             let number = self.image.next_number(asked.session);
             return self.repeat_operation(Asked { number, ..asked }, now_ns);
         }
+        if planted(Bug::LocalTwice) && matches!(asked.terms, Terms::Local { .. }) {
+            asked.number = self.image.next_number(asked.session);
+        }
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
             return self.finish_operation(asked, None, &[]);
         }
         if let Terms::Repeated { now_ns } = asked.terms {
             return self.repeat_operation(asked, now_ns);
         }
+        if let Terms::Local { now_ns } = asked.terms {
+            return self.do_local(asked, now_ns);
+        }
         if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(Defect::GraceIgnored) {
             return self.changing.wait_for_grace(asked);
         }
         self.note_served(asked.session);
         let change = self.image.touched(&asked.operation);
+        if let Err(ticket) = self.grants.begin_about(asked.session, &inodes_of(&change)) {
+            return self.changing.wait(ticket, asked, Change::default());
+        }
         // What is refused changes nothing, so nobody drops anything for it.
         if self.grants.are_names_kept(asked.session, &change)
             && self.image.refuses(self.stamp(), asked.session, &asked.operation)
@@ -128,13 +137,28 @@ impl Owner {
             let changed = if answer.is_ok() { &*inodes } else { &[] };
             self.early.done(session, number, changed, standing);
         }
+        let names = change.filter(|_| is_new && is_of_names && answer.is_ok() && standing == Standing::Early);
+        let changed_in: Vec<FileId> = names.map_or_else(Vec::new, |change| {
+            change.tokens.iter().filter(|token| token.what == What::Directory).map(|token| token.object).collect()
+        });
+        let made_directory = match (&operation, &answer) {
+            (Operation::Create { .. }, Ok(Answer::Attributes(made)))
+                if made.inode.mode & libc::S_IFMT == libc::S_IFDIR && !changed_in.is_empty() =>
+            {
+                Some(made.id())
+            }
+            _ => None,
+        };
         let level = match operation {
             Operation::Create { open: true, .. } if is_new => level::WRITE,
             _ => level::NONE,
         };
         let done = Finished { number, now_ns: stamp.now_ns, reply, answer, level };
         match standing {
-            Standing::Early => self.answer_early(session, done),
+            Standing::Early => {
+                self.answer_early(session, done);
+                self.offer_directories(session, &changed_in, made_directory);
+            }
             Standing::Behind => self.behind.entry(session).or_default().push_back(done),
             Standing::Held | Standing::Foreign => {
                 self.early.awaited(session, number);

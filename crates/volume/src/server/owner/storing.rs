@@ -25,6 +25,8 @@ impl Owner {
             // Everything that was applied is durable.
             self.early.begin_append();
             self.early.settle();
+            self.local.begin_append();
+            self.local.settle();
             self.answer_those_behind();
             self.next_held.drain(..).for_each(Held::release);
             self.shared.drained_to.store(self.sequence + APPENDS_MAX, Ordering::Release);
@@ -34,6 +36,7 @@ impl Owner {
         let transactions = self.next.take();
         self.held = std::mem::take(&mut self.next_held);
         self.early.begin_append();
+        self.local.begin_append();
         self.in_flight = Some(Box::pin(async move {
             let result = log.append(transactions).await;
             (log, result)
@@ -50,6 +53,7 @@ impl Owner {
         self.overview.appends += 1;
         self.shared.drained_to.store(self.sequence, Ordering::Release);
         self.early.settle();
+        self.local.settle();
         self.held.drain(..).for_each(Held::release);
         self.answer_those_behind();
         Ok(())
@@ -90,9 +94,11 @@ impl Owner {
         let Some(segments) = segments else { return Ok(()) };
         // The tables are those of the appends so far.
         self.early.begin_append();
+        self.local.begin_append();
         let stored = log.append(self.next.take()).await;
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.early.settle();
+        self.local.settle();
         self.next_held.drain(..).for_each(Held::release);
         self.answer_those_behind();
         self.room.stored(log);

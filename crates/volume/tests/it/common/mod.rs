@@ -95,8 +95,23 @@ impl Volume {
             host: "here".to_owned(),
             kind: 2,
             are_names_synced: false,
+            are_names_local: false,
         };
         Client::connect(self.device.clone(), options, kernel).await
+    }
+
+    /// Connects a client that makes and removes names itself.
+    pub async fn connect_local(&self, client: u32) -> Client {
+        let options = ClientOptions {
+            servers: vec![self.socket(client)],
+            tls: None,
+            volume: VOLUME,
+            host: "here".to_owned(),
+            kind: 2,
+            are_names_synced: false,
+            are_names_local: true,
+        };
+        Client::connect(self.device.clone(), options, Arc::new(NoKernel)).await.expect("it connects")
     }
 
     pub async fn connect(&self, client: u32) -> Client {

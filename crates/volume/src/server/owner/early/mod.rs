@@ -245,15 +245,22 @@ pub(super) fn shows_names(question: &Question) -> bool {
 /// Returns the inodes that a question and its answer are about; `None`: it waits for everything.
 pub(super) fn about(question: &Question, answer: &Result<Answer, Failure>) -> Option<Vec<u64>> {
     let inode = match question {
+        Question::Close { file } => file.inode,
+        other => subject(other)?,
+    };
+    let shown = answer.as_ref().map(files_of).unwrap_or_default();
+    Some(std::iter::once(inode).chain(shown.into_iter().map(|file| file.inode)).collect())
+}
+
+/// Returns the inode that a question shows something of.
+pub(super) fn subject(question: &Question) -> Option<u64> {
+    Some(match question {
         Question::Lookup { directory, .. } | Question::ReadDirectory { directory, .. } => directory.inode,
         Question::GetAttributes { file }
         | Question::ReadXattr { file, .. }
         | Question::ListXattrs { file }
         | Question::ReadMap { file, .. }
-        | Question::Open { file, .. }
-        | Question::Close { file } => file.inode,
+        | Question::Open { file, .. } => file.inode,
         _ => return None,
-    };
-    let shown = answer.as_ref().map(files_of).unwrap_or_default();
-    Some(std::iter::once(inode).chain(shown.into_iter().map(|file| file.inode)).collect())
+    })
 }

@@ -1,0 +1,110 @@
+//! Operations that sessions have done themselves, in directories that they hold at level *write*.
+//!
+//! Owns: doing them here, and telling sessions that they are durable. Promises: what a session has answered is done as it
+//! was answered, in order, or the session ends with a line in the log; a session is told of what is durable once for each
+//! append. Leaves to others: which directories sessions hold (`tokens::locals`).
+
+use std::collections::HashMap;
+
+use nectary_host::log::{Level, write as log_line};
+
+use super::Owner;
+use super::early::Standing;
+use super::operating::inodes_of;
+use crate::metadata::Stamp;
+use crate::planted::{Bug, planted};
+use crate::protocol::{Answer, FileId, Operation};
+use crate::server::changing::Asked;
+use crate::server::connection::Reply;
+
+/// For each session, the reply to the last of the operations that it has done itself: it says that all are durable.
+#[derive(Default)]
+pub(super) struct UntoldLocals {
+    in_flight: HashMap<u64, Reply>,
+    next: HashMap<u64, Reply>,
+}
+
+impl UntoldLocals {
+    /// What was done so far is being stored.
+    pub fn begin_append(&mut self) {
+        self.in_flight.extend(self.next.drain());
+    }
+
+    /// What was being stored is durable.
+    pub fn settle(&mut self) {
+        self.in_flight.drain().for_each(|(_, reply)| reply.send(Ok(Answer::Done)));
+    }
+
+    /// Removes a session that is over.
+    pub fn forget(&mut self, session: u64) {
+        self.in_flight.remove(&session);
+        self.next.remove(&session);
+    }
+}
+
+impl Owner {
+    /// Does an operation that its session has done itself.
+    pub(super) fn do_local(&mut self, asked: Asked, now_ns: i64) {
+        let Asked { session, number, operation, reply, .. } = asked;
+        self.overview.operations += 1;
+        if let Err(why) = self.try_local((session, number), &operation, now_ns) {
+            let words = format!("what its host did itself cannot be done: {why}");
+            log_line(Level::Error, "volume", format_args!("session {session}, operation {number}: {words}"));
+            self.evict(session, &words);
+            return reply.send(self.image.is_active(session).map(|()| Answer::Done));
+        }
+        self.local.next.insert(session, reply);
+    }
+
+    fn try_local(&mut self, (session, number): (u64, u64), operation: &Operation, now_ns: i64) -> Result<(), String> {
+        let (directory, made) = match operation {
+            Operation::Create { directory, inode, .. } => (*directory, Some(*inode)),
+            Operation::Unlink { directory, .. } => (*directory, None),
+            _ => return Err("it is no operation that a client may do".to_owned()),
+        };
+        if !self.grants.locals().may_do(session, directory.inode) {
+            return Err(format!("it does not hold directory {}", directory.inode));
+        }
+        if let Some(inode) = made
+            && !self.grants.locals().use_number(session, inode)
+            && !planted(Bug::LocalTwice)
+        {
+            return Err(format!("inode number {inode} is not one of those that it got"));
+        }
+        self.note_served(session);
+        let change = self.image.touched(operation);
+        if let Err(ticket) = self.grants.begin_change(session, &change) {
+            self.grants.end_change(&change.tokens);
+            return Err(format!("others keep what it changes (ticket {ticket})"));
+        }
+        let stamp = Stamp { now_ns, ..self.stamp() };
+        let (answer, transaction) = self.image.operate_local(stamp, session, number, operation);
+        self.grants.end_change(&change.tokens);
+        self.next.extend(transaction);
+        let answer = answer.map_err(|failure| failure.to_string())?;
+        let mut inodes = inodes_of(&change);
+        inodes.extend(made);
+        self.early.done(session, number, &inodes, Standing::Early);
+        let made = made.map(|inode| FileId { inode, generation: 1 });
+        let is_left = |object: FileId| made.is_some() || object == directory;
+        let kept: Vec<_> = change.tokens.iter().copied().filter(|token| is_left(token.object)).collect();
+        self.grants.done_locally(session, directory.inode, &kept, made);
+        if let (None, Answer::Attributes(removed)) = (made, &answer) {
+            self.grants.locals().note_removed(directory.inode, removed.number);
+        }
+        Ok(())
+    }
+
+    /// Gives directories to a session that has changed names in them, or made them, if it alone uses them and all that was
+    /// changed there is durable or its own.
+    pub(super) fn offer_directories(&mut self, session: u64, directories: &[FileId], made: Option<FileId>) {
+        if !self.unheard.is_empty() {
+            return;
+        }
+        for (directory, is_new) in directories.iter().map(|one| (*one, false)).chain(made.map(|one| (one, true))) {
+            if self.early.may_show(session, &[directory.inode]) {
+                self.grants.offer_directory(session, directory, is_new);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Names that a client makes and removes itself, in a directory that it alone uses.
+
+use std::time::Duration;
+
+use crate::common::{ROOT, Volume};
+use nectary_block::Buffer;
+use nectary_volume::client::{At, Client, New, OpenFile};
+use nectary_volume::protocol::FileId;
+
+/// Longer than the server waits before it gives a directory again.
+const ALONE: Duration = Duration::from_millis(900);
+const FILES: u64 = 100;
+
+fn file() -> New {
+    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+}
+
+fn name(number: u64) -> Vec<u8> {
+    format!("file{number}").into_bytes()
+}
+
+/// Makes a directory; its maker may then make names there itself.
+async fn directory(client: &Client, name: &[u8]) -> FileId {
+    // With its first lease a client forgets what it kept before.
+    for _ in 0..200 {
+        client.attributes(ROOT).await.expect("it is there");
+        if client.kept_attributes(ROOT).is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+    let made = client.create(ROOT, name, new).await.expect("it is made").id();
+    settled(client).await;
+    made
+}
+
+/// Waits until a client has the directory and numbers of inodes.
+async fn settled(client: &Client) {
+    for _ in 0..100 {
+        if client.figures().local_directories > 0 && client.figures().waiting == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+async fn make(client: &Client, directory: FileId, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        client.create(directory, &name(number), file()).await.expect("it is made");
+    }
+}
+
+async fn count(client: &Client, directory: FileId) -> usize {
+    client.list(directory, 0, 1000).await.expect("it is listed").0.len()
+}
+
+#[tokio::test]
+async fn local_names_need_no_answer_and_are_seen() {
+    let volume = Volume::new("local-seen").await;
+    let server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..FILES).await;
+    let local = first.figures().local;
+    assert!(local > FILES / 2, "{local} of {FILES}");
+    assert_eq!(count(&second, made).await as u64, FILES);
+    let shown = second.look_up(made, &name(7)).await.expect("it is there");
+    assert_eq!(first.look_up(made, &name(7)).await.expect("it is there"), shown);
+    assert_eq!(first.attributes(made).await.expect("it is there"), second.attributes(made).await.expect("as here"));
+    assert_eq!(first.figures().local_directories, 0, "it was returned");
+    // Its maker cannot know what the other one keeps of these.
+    for number in 0..FILES {
+        first.unlink(made, &name(number), false).await.expect("it is removed");
+        assert!(second.look_up(made, &name(number)).await.is_err());
+    }
+    assert_eq!(first.figures().local, local);
+    server.stop().await.expect("it stops");
+    assert!(volume.problems().await.is_empty());
+}
+
+#[tokio::test]
+async fn local_unlinks_are_seen_too() {
+    let volume = Volume::new("local-unlinks").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..FILES).await;
+    let ids: Vec<FileId> = {
+        let mut ids = Vec::new();
+        for number in 0..FILES {
+            ids.push(first.look_up(made, &name(number)).await.expect("it is there").id());
+        }
+        ids
+    };
+    let before = first.figures().local;
+    for number in 0..FILES / 2 {
+        first.unlink(made, &name(number), false).await.expect("it is removed");
+    }
+    assert!(first.figures().local > before + FILES / 4, "{:?}", first.figures());
+    // Another host that knows an inode, but no name of it.
+    let gone = second.attributes(ids[0]).await;
+    assert!(gone.is_err() || gone.is_ok_and(|found| found.inode.links == 0));
+    assert_eq!(count(&second, made).await as u64, FILES / 2);
+}
+
+#[tokio::test]
+async fn directory_is_held_again_when_alone() {
+    let volume = Volume::new("local-again").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..10).await;
+    assert_eq!(count(&second, made).await, 10);
+    // Both change it in turn, so neither holds it.
+    for number in 10..30 {
+        make(if number % 2 == 0 { &first } else { &second }, made, number..number + 1).await;
+    }
+    assert_eq!((first.figures().local_directories, second.figures().local_directories), (0, 0));
+    tokio::time::sleep(ALONE).await;
+    make(&second, made, 30..34).await;
+    settled(&second).await;
+    count(&second, made).await;
+    let before = second.figures().local;
+    make(&second, made, 34..60).await;
+    assert!(second.figures().local > before, "{:?}", second.figures());
+    assert_eq!(count(&first, made).await, 60);
+}
+
+#[tokio::test]
+async fn local_names_survive_the_loss_of_a_server() {
+    let volume = Volume::new("local-lost").await;
+    let server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..FILES).await;
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let server = volume.serve(&[0, 1]).await;
+    assert_eq!(count(&second, made).await as u64, FILES);
+    make(&first, made, FILES..FILES + 10).await;
+    assert_eq!(count(&second, made).await as u64, FILES + 10);
+    server.stop().await.expect("it stops");
+    assert!(volume.problems().await.is_empty());
+}
+
+#[tokio::test]
+async fn synced_local_names_survive_everything() {
+    let volume = Volume::new("local-synced").await;
+    let server = volume.serve(&[0, 1]).await;
+    let first = volume.connect_local(0).await;
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..FILES).await;
+    first.stored().await.expect("they are stored");
+    first.stop();
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let _server = volume.serve(&[0, 1]).await;
+    let second = volume.connect_local(1).await;
+    assert_eq!(count(&second, made).await as u64, FILES);
+}
+
+#[tokio::test]
+async fn directory_with_default_list_is_for_the_server() {
+    let volume = Volume::new("local-list").await;
+    let _server = volume.serve(&[0]).await;
+    let first = volume.connect_local(0).await;
+    let made = directory(&first, b"d").await;
+    // A default list: owner rwx, group r-x, others ---.
+    let entry =
+        |tag: u16, permissions: u16| [tag.to_le_bytes(), permissions.to_le_bytes(), [255; 2], [255; 2]].concat();
+    let list = [2_u32.to_le_bytes().to_vec(), entry(1, 7), entry(4, 5), entry(32, 0)].concat();
+    first.set_xattr(made, b"system.posix_acl_default", &list, 0).await.expect("it is set");
+    let before = first.figures().local;
+    let new = New { mode: libc::S_IFREG | 0o666, umask: 0o077, ..New::default() };
+    let found = first.create(made, b"inherits", new).await.expect("it is made");
+    assert_eq!((found.inode.mode & 0o777, first.figures().local), (0o640, before));
+}
+
+/// Writes to an open file, and reads it back.
+async fn use_open(open: &OpenFile, what: &[u8]) {
+    let mut data = vec![0; 4096];
+    data[..what.len()].copy_from_slice(what);
+    open.write(At::Offset(0), vec![Buffer::copy_of(&data)]).await.expect("it is written");
+    open.sync().await.expect("it is synced");
+    assert_eq!(open.read(0, 4096).await.expect("it is read").to_vec(), data);
+}
+
+#[tokio::test]
+async fn open_file_outlives_its_name() {
+    let volume = Volume::new("local-open").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..2).await;
+    let before = first.figures();
+    let (_, own) = first.create_open(made, b"own", file()).await.expect("it is made");
+    let (_, others) = first.create_open(made, b"others", file()).await.expect("it is made");
+    let (_, closed) = first.create_open(made, b"closed", file()).await.expect("it is made");
+    closed.close().await;
+    let after = first.figures();
+    assert_eq!(
+        (after.local, after.questions),
+        (before.local + 3, before.questions),
+        "nobody need know that it was open"
+    );
+    first.unlink(made, b"own", false).await.expect("it is removed");
+    second.unlink(made, b"others", false).await.expect("it is removed");
+    second.unlink(made, b"closed", false).await.expect("it is removed");
+    assert!(first.look_up(made, b"others").await.is_err());
+    // The server frees what nobody has open in the background.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    use_open(&own, b"own").await;
+    use_open(&others, b"others").await;
+    own.close().await;
+    others.close().await;
+    assert_eq!(count(&second, made).await, 2);
+}
