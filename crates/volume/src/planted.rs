@@ -34,19 +34,19 @@ nectary_block::planted_bugs! {
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
     /// A client takes a name for absent that another session changes, in a directory of which it knows all names.
-    AbsentNameKept = 10 => "absent name kept past its change",
+    AbsentNameKept = 29 => "absent name kept past its change",
     /// A new server does only the first of the operations that a session repeats.
-    RepeatedInPart = 11 => "operations repeated in part",
+    RepeatedInPart = 30 => "operations repeated in part",
     /// A client repeats operations in another order.
-    RepeatedInOtherOrder = 12 => "operations repeated in another order",
+    RepeatedInOtherOrder = 31 => "operations repeated in another order",
     /// A new server does operations again that are durable.
-    RepeatedTwice = 13 => "operations repeated twice",
+    RepeatedTwice = 32 => "operations repeated twice",
     /// A new server gives numbers of inodes again that a lost session was given.
-    NumberUsedTwice = 14 => "inode number used twice after a lost session",
+    NumberUsedTwice = 33 => "inode number used twice after a lost session",
     /// A directory may be moved below itself.
-    CircleUnchecked = 15 => "directory moved below itself",
+    CircleUnchecked = 34 => "directory moved below itself",
     /// A directory that moves to another parent is answered before that is durable.
-    MovesEarly = 16 => "move of a directory answered early",
+    MovesEarly = 35 => "move of a directory answered early",
     /// An operation is answered early behind one of its session that waits for the disk.
     AnsweredOutOfOrder = 17 => "answered before an earlier operation",
     /// Attributes change before other sessions have given them back.

@@ -92,7 +92,8 @@ pub fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut
     let states: Vec<CrashState> = CrashStates::on(&start.base, &recording, options).collect();
     let tick_of = |state: &CrashState| state.marks().last().copied().unwrap_or(0);
     let under_way: Vec<usize> = (0..states.len()).filter(|at| board.unstored_at(tick_of(&states[*at])) > 0).collect();
-    let mut chosen: BTreeSet<usize> = sample(under_way.len(), states_per_run * 9 / 10).map(|at| under_way[at]).collect();
+    let mut chosen: BTreeSet<usize> =
+        sample(under_way.len(), states_per_run * 9 / 10).map(|at| under_way[at]).collect();
     chosen.extend(sample(states.len(), states_per_run.div_ceil(10)));
     for number in chosen {
         let state = &states[number];

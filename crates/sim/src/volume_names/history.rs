@@ -203,7 +203,8 @@ impl History {
     /// Returns the calls, and for each of its indices a description.
     pub fn steps(&self) -> Vec<Step> {
         let losses: Vec<Option<Duration>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
-        let may_be_lost: Vec<bool> = self.calls.iter().map(|call| self.may_be_lost(call, losses[call.session])).collect();
+        let may_be_lost: Vec<bool> =
+            self.calls.iter().map(|call| self.may_be_lost(call, losses[call.session])).collect();
         let is_ended = |call: &Recorded| self.lives[call.session].end.is_some();
         let is_kept = |at: &usize| {
             let call = &self.calls[*at];

@@ -173,7 +173,15 @@ impl World {
     fn options(&self, host: usize, path: PathBuf) -> ClientOptions {
         let servers = vec![Address::Unix(path)];
         let host = format!("host{host}");
-        ClientOptions { servers, tls: None, volume: VOLUME, host, kind: 1, are_names_synced: false }
+        ClientOptions {
+            servers,
+            tls: None,
+            volume: VOLUME,
+            host,
+            kind: 1,
+            are_names_synced: false,
+            are_names_local: false,
+        }
     }
 
     /// Starts a host.
@@ -193,7 +201,8 @@ impl World {
         self.board.tell(|| format!("host {host} begins session {session}"));
         let mount = Arc::new(Mount::new(kernel, client, session));
         let is_excused = Arc::new(Mutex::new(false));
-        let keeper = tokio::spawn(self.clone().keep(host, mount.clone(), (way.device.clone(), options), is_excused.clone()));
+        let keeper =
+            tokio::spawn(self.clone().keep(host, mount.clone(), (way.device.clone(), options), is_excused.clone()));
         let tasks = vec![accepting.abort_handle(), keeper.abort_handle()];
         let started = Host { mount, network, way, tasks, programs: Vec::new(), is_excused };
         lock(&self.hosts)[host] = Some(started);
@@ -212,7 +221,8 @@ impl World {
             let (client, session) = mount.session();
             let reason = client.over().await;
             let lost = client.figures().lost;
-            self.board.tell(|| format!("session {session} of host {host} is over, {lost} changes may be lost: {reason}"));
+            self.board
+                .tell(|| format!("session {session} of host {host} is over, {lost} changes may be lost: {reason}"));
             self.board.history(|history| {
                 history.ended(session, End::Over(lost));
                 if !*lock(&is_excused) {

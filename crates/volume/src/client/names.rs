@@ -264,7 +264,9 @@ impl Client {
         // If there is no such name, the rename says so.
         let Ok(found) = self.look_up(directory, name).await else { return Ok(()) };
         let Some(file) = self.use_known(found.id()) else { return Ok(()) };
-        let is_needed = file.shown().is_dirty && !planted(Bug::ReplacedBeforeData) && self.look_up(new_directory, new_name).await.is_ok();
+        let is_needed = file.shown().is_dirty
+            && !planted(Bug::ReplacedBeforeData)
+            && self.look_up(new_directory, new_name).await.is_ok();
         let committed = if is_needed { self.commit_dirty(&file).await } else { Ok(()) };
         self.end_use(&file).await;
         committed

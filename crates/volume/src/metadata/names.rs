@@ -276,8 +276,7 @@ impl Parts<'_> {
         effects::lose_name(&mut found, stamp.now_ns);
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
-            let is_open =
-                (self.is_grace || self.opened.contains_key(&number)) && !planted(Bug::FreedWhileOpen);
+            let is_open = (self.is_grace || self.opened.contains_key(&number)) && !planted(Bug::FreedWhileOpen);
             let state = if is_open { OrphanState::Open } else { OrphanState::BeingFreed };
             put_orphan(change, stamp, number, state);
             if !is_open {

@@ -47,9 +47,9 @@ use super::{ServerError, ServerOptions};
 use crate::format::{Session, SessionState, Table};
 use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
+use crate::planted::{Bug, planted};
 #[cfg(test)]
 use crate::protocol::Operation;
-use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Failure, FileId, Message, Question};
 use crate::tokens::Late;
 use early::{Defect, Early, shows_names};

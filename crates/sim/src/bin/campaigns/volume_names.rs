@@ -61,7 +61,9 @@ pub fn run(options: &Options) -> ExitCode {
             Some(seed) => replay_planted(bug, seed),
             None => run_planted(bug, first, PLANTED_RUNS_MAX),
         };
-        let case = caught.as_ref().map_or_else(|| "SURVIVED".to_owned(), |caught| format!("{}: {}", caught.case, caught.broken));
+        let case = caught
+            .as_ref()
+            .map_or_else(|| "SURVIVED".to_owned(), |caught| format!("{}: {}", caught.case, caught.broken));
         println!("planted: {name}: {case}");
         return exit_code(caught.is_some());
     }

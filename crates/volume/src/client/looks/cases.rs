@@ -61,7 +61,12 @@ fn chmod_of_directory_keeps_its_names() {
     assert!(is_kept());
     // A directory that is removed has no names.
     looks.keep_name(looks.now(), DIRECTORY, b"a", Some(DIRECTORY));
-    drop(looks.changing(&Operation::Unlink { directory: DIRECTORY, name: b"a".to_vec(), is_directory: true, expected: 0 }));
+    drop(looks.changing(&Operation::Unlink {
+        directory: DIRECTORY,
+        name: b"a".to_vec(),
+        is_directory: true,
+        expected: 0,
+    }));
     assert_eq!(looks.name(DIRECTORY, b"b"), None);
 }
 

@@ -165,7 +165,9 @@ impl Early {
     pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], standing: Standing) {
         self.next.last.insert(session, number);
         let by = match standing {
-            Standing::Foreign if !self.has(Defect::DependenceIgnored) && !planted(Bug::DependenceIgnored) => By::Several,
+            Standing::Foreign if !self.has(Defect::DependenceIgnored) && !planted(Bug::DependenceIgnored) => {
+                By::Several
+            }
             Standing::Held | Standing::Behind if !self.has(Defect::UntoldShown) => By::Held(session),
             _ => By::Early(session),
         };
@@ -200,7 +202,9 @@ impl Early {
     /// Whether no earlier operation of the session waits for the disk.
     pub fn is_in_order(&self, session: u64, number: u64) -> bool {
         let is_before = |part: &Part| part.awaited_by.get(&session).is_none_or(|first| number < *first);
-        self.has(Defect::OutOfOrder) || planted(Bug::AnsweredOutOfOrder) || (is_before(&self.in_flight) && is_before(&self.next))
+        self.has(Defect::OutOfOrder)
+            || planted(Bug::AnsweredOutOfOrder)
+            || (is_before(&self.in_flight) && is_before(&self.next))
     }
 
     /// Returns the number up to which the operations of a session are durable.
