@@ -12,6 +12,7 @@ mod describe;
 mod device;
 mod exit;
 mod export;
+mod fleet;
 mod health;
 mod live;
 mod long_waits;
@@ -75,6 +76,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Volume(command) => volume::run(command),
         Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
+        Command::Fleet(command) => fleet::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),
         Command::Describe => describe::run(),

@@ -5,18 +5,15 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nectary_host::fleet::{FleetError, PurgeScope};
 use nectary_host::{Fault, FaultKind};
-use nectary_proxy::{PurgeRequest, PurgeSubject, Reopener};
+use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
 use serde_json::{Value, json};
 
 /// Purges the objects that the parameters name.
 pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
-    let PurgeRequest { subject, is_soft } = PurgeRequest::from_value(params).map_err(|message| {
-        let remedy =
-            r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
-        Fault::new(FaultKind::Invalid, message, remedy)
-    })?;
+    let PurgeRequest { subject, is_soft, .. } = read(params)?;
     let effect = if is_soft { PurgeEffect::Soft { since_s: now_s() } } else { PurgeEffect::Hard };
     let purged = match &subject {
         PurgeSubject::Url(url) => purge_keys(store, keys(reopener, url, false), effect).await,
@@ -32,6 +29,36 @@ pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) ->
         };
         Fault::new(kind, error.message, "see `nectary status`")
     })
+}
+
+fn read(params: Value) -> Result<PurgeRequest, Fault> {
+    PurgeRequest::from_value(params).map_err(|message| {
+        let remedy =
+            r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
+        Fault::new(FaultKind::Invalid, message, remedy)
+    })
+}
+
+/// Purges on every node of a fleet. The answer says what has become of the purge.
+pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
+    let PurgeRequest { subject, is_soft, wish } = read(params)?;
+    let scope = match &subject {
+        PurgeSubject::Url(url) => PurgeScope::Keys(keys(reopener, url, false)),
+        PurgeSubject::Prefix(url) => PurgeScope::Prefixes(keys(reopener, url, true)),
+        PurgeSubject::Tags(tags) => PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()),
+        PurgeSubject::All => PurgeScope::All,
+    };
+    match fleet.purge(scope, is_soft.then(now_s), wish).await {
+        Ok(outcome) => Ok(json!({ "fleet": outcome_json(&outcome) })),
+        Err(error) => {
+            let kind = match error {
+                FleetError::TooLarge(_) => FaultKind::Invalid,
+                FleetError::TooMany(_) | FleetError::QueueFull(_) => FaultKind::Busy,
+                _ => FaultKind::Failed,
+            };
+            Err(Fault::new(kind, error.to_string(), "see `nectary fleet status`"))
+        }
+    }
 }
 
 /// The time in seconds since 1970.
