@@ -82,6 +82,8 @@ async fn lost_span_leaves_the_fleet_mark() {
     store.flush_applied_mark().await.expect("flushed");
     store.close().await.expect("closed");
     let replaced = [disks[0].clone(), Arc::new(MemoryDevice::new(SPAN_BYTES))];
-    assert_eq!(open(&replaced).await.applied_mark(), mark(3), "the empty span has missed nothing");
+    let store = open(&replaced).await;
+    assert_eq!(store.applied_mark(), mark(3), "the empty span has missed nothing");
+    store.close().await.expect("closed");
     assert_eq!(open(&replaced).await.applied_mark(), mark(3));
 }
