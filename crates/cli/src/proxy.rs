@@ -26,7 +26,9 @@ use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
     control, descriptors, inherited, memory,
 };
-use nectary_proxy::{Bound, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket};
+use nectary_proxy::{
+    Bound, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket,
+};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 

@@ -75,7 +75,8 @@ async fn purge_by_body(node: &Node, body: &str) -> Reply {
     let admin = node.proxy.admin_address.expect("an address for administration");
     let mut client = Client::connect(admin).await;
     let length = body.len();
-    let head = format!("POST /purge HTTP/1.1\r\nhost: {admin}\r\n{AUTHORIZATION}\r\n{JSON}\r\ncontent-length: {length}");
+    let head =
+        format!("POST /purge HTTP/1.1\r\nhost: {admin}\r\n{AUTHORIZATION}\r\n{JSON}\r\ncontent-length: {length}");
     client.send(format!("{head}\r\n\r\n{body}").as_bytes()).await;
     client.reply(false).await
 }

@@ -40,11 +40,11 @@ impl FleetNode {
         let FleetConnection::Etcd { endpoints, tls } = &options.connection;
         let purges: Arc<dyn PurgeStore> = Arc::new(FleetStore::new(store.clone()));
         let joined = EtcdFleet::start(&options, endpoints.clone(), tls, purges);
-        let joined = joined.map_err(|error| {
-            Failure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help)
-        })?;
+        let joined = joined
+            .map_err(|error| Failure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help))?;
         let (node, name, count) = (&options.node, &options.fleet, endpoints.len());
-        let text = format_args!("joins the fleet {name} as {node}, by {count} members of etcd; until then origins answer");
+        let text =
+            format_args!("joins the fleet {name} as {node}, by {count} members of etcd; until then origins answer");
         log::write(Level::Note, "proxy", text);
         let membership: Arc<dyn Membership> = joined;
         Ok(Some(FleetNode { seat: FleetSeat::new(membership, fleet), told: Mutex::default() }))

@@ -17,13 +17,7 @@ pub const FLEET: Table = Table {
             "The name of the fleet. Nodes with the same name and the same etcd are one fleet.",
         ),
         key("node", "NAME", "required", "\"a\"", "The name of this node, which no other node of the fleet has."),
-        key(
-            "zone",
-            "NAME",
-            "none",
-            "\"rack-7\"",
-            "Where this node is, for the status.",
-        ),
+        key("zone", "NAME", "none", "\"rack-7\"", "Where this node is, for the status."),
         key(
             "etcd",
             "list of URL",

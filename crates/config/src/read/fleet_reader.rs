@@ -9,9 +9,7 @@ use super::table_reader::{TableReader, TimeBound};
 use crate::place::{Located, Setting};
 use crate::quantity::exact_time;
 use crate::text::{etcd_url, fleet_name, node_name, request_rate, zone_name};
-use crate::values::{
-    EtcdTls, FleetConfig, FleetPurges, PurgeAnswer, PurgeWhenCut, ServerScheme,
-};
+use crate::values::{EtcdTls, FleetConfig, FleetPurges, PurgeAnswer, PurgeWhenCut, ServerScheme};
 
 /// The bounds of a lease. etcd ends none earlier than two seconds after it was asked.
 const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(300);

@@ -118,7 +118,9 @@ pub struct Cluster {
 
 /// Why this machine cannot run a fleet; `None` if it can.
 pub fn missing() -> Option<String> {
-    find_program("etcd").is_none().then(|| "there is no program `etcd`: install the Debian package etcd-server".to_owned())
+    find_program("etcd")
+        .is_none()
+        .then(|| "there is no program `etcd`: install the Debian package etcd-server".to_owned())
 }
 
 /// Addresses for the nodes of a fleet.
@@ -281,6 +283,7 @@ impl Cluster {
 /// What a node says that it is.
 fn state_of(node: &Nectary) -> String {
     let status = node.control().and_then(|mut control| control.status());
-    let state = status.ok().and_then(|status| status.pointer("/detail/fleet/state").and_then(Value::as_str).map(str::to_owned));
+    let state =
+        status.ok().and_then(|status| status.pointer("/detail/fleet/state").and_then(Value::as_str).map(str::to_owned));
     state.unwrap_or_else(|| "silent".to_owned())
 }

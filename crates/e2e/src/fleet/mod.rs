@@ -97,7 +97,10 @@ impl Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { answered, hits, cut_hits, cut_old, limited, silent, applied, accepted, refused, .. } = self;
-        write!(out, "{answered} answers, {hits} hits, {cut_hits} of cut off nodes ({cut_old} old), {limited} limited, ")?;
+        write!(
+            out,
+            "{answered} answers, {hits} hits, {cut_hits} of cut off nodes ({cut_old} old), {limited} limited, "
+        )?;
         write!(out, "{silent} at silent nodes; purges: {applied} applied, {accepted} accepted, {refused} refused; ")?;
         let (gap, longest) = (self.gap.as_secs_f64(), self.purge_longest.as_secs_f64());
         write!(out, "longest gap {gap:.2} s, longest purge {longest:.2} s; troubles:")?;

@@ -74,8 +74,8 @@ fn accept(listener: &TcpListener, to: SocketAddr, state: &Arc<RelayState>) {
     while !state.is_over.load(Ordering::Relaxed) {
         copies.retain(|copy| !copy.is_finished());
         let is_cut = state.is_cut.load(Ordering::Relaxed);
-        let Ok((client, _)) = listener.accept().map_err(drop).and_then(|found| if is_cut { Err(()) } else { Ok(found) })
-        else {
+        let accepted = if is_cut { None } else { listener.accept().ok() };
+        let Some((client, _)) = accepted else {
             std::thread::sleep(STEP);
             continue;
         };

@@ -52,11 +52,13 @@ async fn apply_one(store: &Spans, scope: &PurgeScope, effect: PurgeEffect) -> Re
         return store.purge_all_as(effect).await;
     }
     for texts in scope.texts().chunks(TOGETHER_MAX) {
-        let purged = join_all(texts.iter().map(async |text| match scope {
-            PurgeScope::Keys(_) => store.purge_key_as(text, effect).await,
-            PurgeScope::Prefixes(_) => store.purge_prefix_as(text, effect).await,
-            PurgeScope::Tags(_) => store.purge_tag_as(text, effect).await,
-            PurgeScope::All => Ok(()),
+        let purged = join_all(texts.iter().map(|text| async move {
+            match scope {
+                PurgeScope::Keys(_) => store.purge_key_as(text, effect).await,
+                PurgeScope::Prefixes(_) => store.purge_prefix_as(text, effect).await,
+                PurgeScope::Tags(_) => store.purge_tag_as(text, effect).await,
+                PurgeScope::All => Ok(()),
+            }
         }));
         purged.await.into_iter().try_for_each(done)?;
     }

@@ -20,8 +20,12 @@ pub fn outcome_json(outcome: &PurgeOutcome) -> Value {
 pub fn outcome_text(outcome: &PurgeOutcome) -> String {
     let PurgeOutcome { revision, nodes, missing, .. } = outcome;
     match state_of(outcome) {
-        "applied" => format!("all {nodes} living nodes have applied it (revision {revision}); others will before they serve"),
-        "queued" => "etcd is away: it is made on this node, and waits in the memory of this process for the others".to_owned(),
+        "applied" => {
+            format!("all {nodes} living nodes have applied it (revision {revision}); others will before they serve")
+        }
+        "queued" => {
+            "etcd is away: it is made on this node, and waits in the memory of this process for the others".to_owned()
+        }
         _ if missing.is_empty() => format!("it is in the log (revision {revision}), and every node will apply it"),
         _ => {
             let names: Vec<_> = missing.iter().map(NodeName::as_str).collect();
@@ -31,7 +35,7 @@ pub fn outcome_text(outcome: &PurgeOutcome) -> String {
 }
 
 /// What has become of a purge, in one word.
-pub(crate) fn state_of(outcome: &PurgeOutcome) -> &'static str {
+fn state_of(outcome: &PurgeOutcome) -> &'static str {
     match outcome {
         PurgeOutcome { is_queued: true, .. } => "queued",
         PurgeOutcome { is_applied: true, .. } => "applied",

@@ -146,7 +146,13 @@ impl Membership for ModelNode {
                 node.apply(revision, purge.clone()).await.map_err(FleetError::Unknown)?;
             }
             let is_applied = wish == PurgeWish::Applied;
-            Ok(PurgeOutcome { revision, nodes: nodes.len(), missing: Vec::new(), is_applied, is_queued: false })
+            Ok::<_, FleetError>(PurgeOutcome {
+                revision,
+                nodes: nodes.len(),
+                missing: Vec::new(),
+                is_applied,
+                is_queued: false,
+            })
         })
     }
 
