@@ -11,7 +11,7 @@ use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
 const TOGETHER_MAX: usize = 64;
 
 /// The store of a node, as its fleet sees it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FleetStore(Spans);
 
 impl FleetStore {
