@@ -9,6 +9,7 @@
 mod admin_pages;
 mod config_file;
 mod fleet_node;
+pub mod fleet_status;
 mod listen_failure;
 pub mod live_config;
 mod printed_config;
@@ -36,7 +37,7 @@ use crate::arguments::{ProxyArguments, tcp_addresses, unix_sockets};
 use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
-use crate::purge::{purge, purge_fleet};
+use crate::purge::{PURGE_HERE, register_purges};
 use crate::services::service_manager::{self, Watchdog};
 use admin_pages::{PageSources, pages_of};
 use fleet_node::FleetNode;
@@ -48,9 +49,6 @@ const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 /// The time between two attempts to open the store.
 const STORE_PAUSE: Duration = Duration::from_millis(20);
-/// The method by which a process that ends tells the next one what unsafe requests have changed, if it is a node of a
-/// fleet: every node notices that for itself or not at all.
-const PURGE_HERE: &str = "purge-here";
 /// The longest time in which the next process must answer a purge.
 const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -486,24 +484,7 @@ fn start_control(
             reloaded.map(|()| json!({})).map_err(|error| Fault::new(FaultKind::Failed, error, "mend the file"))
         }
     });
-    let of_purge = (store.clone(), proxy.clone(), fleet.cloned());
-    methods.register("purge", "purges a key, a prefix, tags, or all; durable when answered", move |params| {
-        let (store, proxy, fleet) = of_purge.clone();
-        async move {
-            let reopener = proxy.get().map(|running| &running.reopener);
-            match &fleet {
-                Some(fleet) => purge_fleet(fleet, reopener, params).await,
-                None => purge(&store, reopener, params).await,
-            }
-        }
-    });
-    if fleet.is_some() {
-        let of_purge = (store.clone(), proxy.clone());
-        methods.register(PURGE_HERE, "purges on this node alone, as an unsafe request does", move |params| {
-            let (store, proxy) = of_purge.clone();
-            async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
-        });
-    }
+    register_purges(&mut methods, store, proxy, fleet);
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }
 

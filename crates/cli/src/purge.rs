@@ -3,13 +3,41 @@
 //! Owns: the answer to the method `purge`, whose parameters are those of a purge over HTTP ([`PurgeRequest`]).
 //! Promises: a purge answered with `ok` is durable. Leaves to others: purging the store.
 
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::fleet::{FleetError, PurgeScope};
-use nectary_host::{Fault, FaultKind};
+use nectary_host::{Fault, FaultKind, Methods};
 use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
 use serde_json::{Value, json};
+
+use crate::health;
+
+/// The method by which a process that ends tells the next one what unsafe requests have changed, if it is a node of a
+/// fleet: they invalidate at their node alone.
+pub const PURGE_HERE: &str = "purge-here";
+
+/// Registers the methods that purge: in a fleet on every node, and on this one alone.
+pub fn register_purges(
+    methods: &mut Methods,
+    store: &Spans,
+    proxy: &Arc<OnceLock<health::Running>>,
+    fleet: Option<&FleetSeat>,
+) {
+    let local = if fleet.is_some() { PURGE_HERE } else { "purge" };
+    let of_store = (store.clone(), proxy.clone());
+    methods.register(local, "purges a key, a prefix, tags, or all; durable when answered", move |params| {
+        let (store, proxy) = of_store.clone();
+        async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
+    });
+    let Some(fleet) = fleet.cloned() else { return };
+    let proxy = proxy.clone();
+    methods.register("purge", "purges a key, a prefix, tags, or all on every node of the fleet", move |params| {
+        let (fleet, proxy) = (fleet.clone(), proxy.clone());
+        async move { purge_fleet(&fleet, proxy.get().map(|running| &running.reopener), params).await }
+    });
+}
 
 /// Purges the objects that the parameters name.
 pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {

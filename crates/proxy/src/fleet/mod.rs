@@ -2,7 +2,7 @@
 //!
 //! Owns: [`FleetSeat`], what the workers share of their fleet: the purges that every node applies, and how many requests
 //! may go to origins while the store may not be used. The store's side is [`FleetStore`]. Leaves to others: who is a
-//! member and the order of purges (behind [`Membership`]), and the answers to purges (`service/fleet_purge`).
+//! member and the order of purges (behind [`Membership`]), and the answers to purges (`service/purge`).
 
 mod fleet_store;
 mod pass_limit;

@@ -9,6 +9,8 @@
 //! meanwhile by the same rules as other stale responses. Leaves to others: the decision which clients may purge
 //! (`admin`).
 
+mod fleet_purge;
+
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -21,7 +23,7 @@ use nectary_host::fleet::{PurgeScope, PurgeWish};
 use nectary_store::{Error, ErrorKind, KeyRef, PurgeEffect, TAG_BYTES_MAX, TAGS_MAX};
 use tokio::time::timeout;
 
-use super::fleet_purge::{self, PurgedThings, wish_of};
+use self::fleet_purge::{PurgedThings, wish_of};
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
@@ -275,7 +277,7 @@ fn purged(
 }
 
 /// The response to a purge that was made, as text or JSON.
-pub(super) fn purge_answer(
+fn purge_answer(
     request: &ClientRequest,
     (code, detail): (StatusCode, &'static str),
     json: serde_json::Value,

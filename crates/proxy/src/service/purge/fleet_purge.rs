@@ -10,9 +10,9 @@ use nectary_host::fleet::{FleetError, PurgeScope, PurgeWish};
 use nectary_store::PurgeEffect;
 use serde_json::Value;
 
-use super::purge::purge_answer;
-use super::reply::own;
-use super::request::ClientRequest;
+use super::super::reply::own;
+use super::super::request::ClientRequest;
+use super::purge_answer;
 use crate::body::ReplyBody;
 use crate::fleet::{FleetSeat, outcome_json, outcome_text};
 
