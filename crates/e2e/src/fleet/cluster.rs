@@ -125,7 +125,9 @@ pub fn missing() -> Option<String> {
 
 /// Addresses for the nodes of a fleet.
 pub fn addresses() -> Result<Vec<NodeAddress>> {
-    let node = |_| Ok(NodeAddress { clients: free_address()?, admin: free_address()?, silence: AtomicU64::new(0) });
+    let node = |_| -> Result<NodeAddress> {
+        Ok(NodeAddress { clients: free_address()?, admin: free_address()?, silence: AtomicU64::new(0) })
+    };
     (0..COUNT).map(node).collect()
 }
 
