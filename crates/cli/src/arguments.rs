@@ -237,6 +237,11 @@ pub enum Command {
   nectary bench store --seed table4 --quick
   nectary bench all --report look --quick", after_help = exit::HELP)]
     Bench(BenchArguments),
+    /// Show the fleets of which proxies on this machine are nodes
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary fleet status
+  nectary fleet status --json | jq '.[].fleet.nodes[].purges_behind'", after_help = exit::HELP)]
+    Fleet(FleetCommand),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary status
@@ -273,6 +278,24 @@ pub enum IoEngine {
     Posix,
     /// io_uring if the kernel allows it
     Auto,
+}
+
+/// Fleets of proxies.
+#[derive(Debug, Subcommand)]
+pub enum FleetCommand {
+    /// Show the nodes, what each has applied, what is wrong, what to do
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary fleet status
+  nectary fleet status || echo 'somebody should look'", after_help = exit::HELP)]
+    Status(FleetStatusArguments),
+}
+
+/// `fleet status`.
+#[derive(Debug, Args)]
+pub struct FleetStatusArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `status`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::{State, Status};
-use nectary_proxy::{AcmeName, OriginDown, Reopener, ServiceFigures, ShownCertificate, StatsReader};
+use nectary_proxy::{AcmeName, FleetSeat, OriginDown, Reopener, ServiceFigures, ShownCertificate, StatsReader};
 use nectary_store::Stat;
 use serde_json::{Value, json};
 
@@ -25,6 +25,8 @@ pub struct Running {
     pub limits: Value,
     /// Its configuration file, if it has one.
     pub config: Option<Arc<LiveConfig>>,
+    /// Its fleet, if it is a node of one.
+    pub fleet: Option<FleetSeat>,
 }
 
 /// Returns the status of the proxy with this name; `running` is `None` while it is starting.
@@ -139,7 +141,11 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     for (what, remedy) in ordered.iter().flat_map(|name| ordered_problems(name, now_s)) {
         status = status.with_problem(State::Degraded, what, remedy);
     }
-    status.with_detail(json!({
+    let fleet = running.and_then(|running| running.fleet.as_ref()).map(|seat| seat.membership().figures());
+    for problem in fleet.iter().flat_map(|fleet| &fleet.problems) {
+        status = status.with_problem(State::Degraded, &problem.what, &problem.remedy);
+    }
+    let mut detail = json!({
         "acme": ordered,
         "certificates": certificates,
         "latencies": running.map(|running| running.stats.latencies()),
@@ -157,7 +163,11 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             "resident_bytes": machine::resident_bytes(),
         },
         "store": stat,
-    }))
+    });
+    if let Some(fleet) = fleet {
+        detail["fleet"] = json!(fleet);
+    }
+    status.with_detail(detail)
 }
 
 /// The server of an origin, as the subject of a sentence.

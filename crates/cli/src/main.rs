@@ -75,6 +75,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Volume(command) => volume::run(command),
         Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
+        Command::Fleet(command) => proxy::fleet_status::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),
         Command::Describe => describe::run(),

@@ -8,6 +8,8 @@
 
 mod admin_pages;
 mod config_file;
+mod fleet_node;
+pub mod fleet_status;
 mod listen_failure;
 pub mod live_config;
 mod printed_config;
@@ -25,7 +27,9 @@ use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
     control, descriptors, inherited, memory,
 };
-use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket};
+use nectary_proxy::{
+    Bound, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket,
+};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 
@@ -33,9 +37,10 @@ use crate::arguments::{ProxyArguments, tcp_addresses, unix_sockets};
 use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
-use crate::purge::purge;
+use crate::purge::{PURGE_HERE, register_purges};
 use crate::services::service_manager::{self, Watchdog};
 use admin_pages::{PageSources, pages_of};
+use fleet_node::FleetNode;
 use live_config::LiveConfig;
 
 /// The interval at which the store's notices are checked.
@@ -118,8 +123,10 @@ fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Fai
         return Ok(bound);
     }
     let socket = RuntimeDirectory::open()?.socket(&part(arguments))?;
+    let has_fleet = arguments.file.read.as_ref().is_some_and(|config| config.fleet.is_some());
+    let method = if has_fleet { PURGE_HERE } else { "purge" };
     Ok(bound.with_successor(Arc::new(move |params: &Value| {
-        let told = control::request(&socket, "purge", params.clone(), SUCCESSOR_TIME_MAX);
+        let told = control::request(&socket, method, params.clone(), SUCCESSOR_TIME_MAX);
         told.map(drop).map_err(|error| error.to_string())
     })))
 }
@@ -151,7 +158,19 @@ async fn serve(
     let _ = sources.set(PageSources { report: report.clone(), proxy: proxy_of_status.clone() });
     // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
     // an address by mistake.
-    let control = start_control(arguments, store, &proxy_of_status, report)?;
+    let fleet = FleetNode::join(arguments.file.read.as_ref(), store)?;
+    let seat = fleet.as_ref().map(|fleet| fleet.seat().clone());
+    let control = match start_control(arguments, (store, seat.as_ref()), &proxy_of_status, report) {
+        Ok(control) => control,
+        Err(failure) => {
+            leave(fleet.as_ref()).await;
+            return Err(failure);
+        }
+    };
+    let bound = match &seat {
+        Some(seat) => bound.with_fleet(seat.clone()),
+        None => bound,
+    };
     match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
@@ -164,14 +183,16 @@ async fn serve(
                 reopener: proxy.reopener(),
                 limits: limits_of(arguments).figures(),
                 config: live_config.clone(),
+                fleet: seat,
             };
             let _ = proxy_of_status.set(running);
             let _watchdog = Watchdog::start();
             service_manager::ready(&format!("serves {}", served_addresses(arguments)));
-            wait(arguments, proxy, (store, control), (signals, live_config)).await
+            wait(arguments, proxy, (store, control, fleet), (signals, live_config)).await
         }
         Err(error) => {
             control.stop().await;
+            leave(fleet.as_ref()).await;
             Err(error.into())
         }
     }
@@ -222,7 +243,7 @@ fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
 async fn wait(
     arguments: &ProxyArguments,
     proxy: Proxy,
-    (store, control): (&OpenStore, ControlServer),
+    (store, control, fleet): (&OpenStore, ControlServer, Option<FleetNode>),
     (mut signals, live_config): (ReopenSignals, Option<Arc<LiveConfig>>),
 ) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
@@ -238,7 +259,7 @@ async fn wait(
         tokio::select! {
             ended = &mut ended => {
                 if let Some(control) = control.take() {
-                    released = give_up(store, control).await;
+                    released = give_up(store, control, fleet.as_ref()).await;
                 }
                 ended.context("the proxy panicked")??;
                 return released;
@@ -246,7 +267,7 @@ async fn wait(
             // The control socket goes first: who can open the store can also make the socket.
             () = &mut left, if control.is_some() => if let Some(control) = control.take() {
                 service_manager::stopping("finishes what is under way");
-                released = give_up(store, control).await;
+                released = give_up(store, control, fleet.as_ref()).await;
                 let open = stats.snapshot().connections_open;
                 if open > 0 {
                     let text = format_args!("the store is closed; {open} connections go on without it");
@@ -265,17 +286,30 @@ async fn wait(
             },
             () = &mut looking_up, if !is_looked_up => is_looked_up = true,
             // What a closed store cannot read may be what the next process has written.
-            _ = ticks.tick(), if control.is_some() => for note in store.take_notes() {
-                NOTES.write(Level::Warning, "store", format_args!("{note}"));
+            _ = ticks.tick(), if control.is_some() => {
+                for note in store.take_notes() {
+                    NOTES.write(Level::Warning, "store", format_args!("{note}"));
+                }
+                if let Some(fleet) = &fleet {
+                    fleet.tell_problems();
+                }
             },
         }
     }
 }
 
-/// Gives up the name of this part and the store.
-async fn give_up(store: &OpenStore, control: ControlServer) -> Result<(), Failure> {
+/// Gives up the name of this part, its place in the fleet, and the store.
+async fn give_up(store: &OpenStore, control: ControlServer, fleet: Option<&FleetNode>) -> Result<(), Failure> {
     control.stop().await;
+    leave(fleet).await;
     Ok(store.release().await.context("cannot write what was left")?)
+}
+
+/// Leaves the fleet, if there is one.
+async fn leave(fleet: Option<&FleetNode>) {
+    if let Some(fleet) = fleet {
+        fleet.leave().await;
+    }
 }
 
 /// Opens the log and the certificates again; returns what failed.
@@ -391,7 +425,7 @@ fn report(arguments: &ProxyArguments, store: &Spans, proxy: &Arc<OnceLock<health
 
 fn start_control(
     arguments: &ProxyArguments,
-    store: &Spans,
+    (store, fleet): (&Spans, Option<&FleetSeat>),
     proxy: &Arc<OnceLock<health::Running>>,
     report: Report,
 ) -> Result<ControlServer, Failure> {
@@ -450,11 +484,7 @@ fn start_control(
             reloaded.map(|()| json!({})).map_err(|error| Fault::new(FaultKind::Failed, error, "mend the file"))
         }
     });
-    let of_purge = (store.clone(), proxy.clone());
-    methods.register("purge", "purges a key, a prefix, tags, or all; durable when answered", move |params| {
-        let (store, proxy) = of_purge.clone();
-        async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
-    });
+    register_purges(&mut methods, store, proxy, fleet);
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }
 

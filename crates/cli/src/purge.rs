@@ -3,20 +3,45 @@
 //! Owns: the answer to the method `purge`, whose parameters are those of a purge over HTTP ([`PurgeRequest`]).
 //! Promises: a purge answered with `ok` is durable. Leaves to others: purging the store.
 
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_host::{Fault, FaultKind};
-use nectary_proxy::{PurgeRequest, PurgeSubject, Reopener};
+use nectary_host::fleet::{FleetError, PurgeScope};
+use nectary_host::{Fault, FaultKind, Methods};
+use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
 use serde_json::{Value, json};
 
+use crate::health;
+
+/// The method by which a process that ends tells the next one what unsafe requests have changed, if it is a node of a
+/// fleet: they invalidate at their node alone.
+pub const PURGE_HERE: &str = "purge-here";
+
+/// Registers the methods that purge: in a fleet on every node, and on this one alone.
+pub fn register_purges(
+    methods: &mut Methods,
+    store: &Spans,
+    proxy: &Arc<OnceLock<health::Running>>,
+    fleet: Option<&FleetSeat>,
+) {
+    let local = if fleet.is_some() { PURGE_HERE } else { "purge" };
+    let of_store = (store.clone(), proxy.clone());
+    methods.register(local, "purges a key, a prefix, tags, or all; durable when answered", move |params| {
+        let (store, proxy) = of_store.clone();
+        async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
+    });
+    let Some(fleet) = fleet.cloned() else { return };
+    let proxy = proxy.clone();
+    methods.register("purge", "purges a key, a prefix, tags, or all on every node of the fleet", move |params| {
+        let (fleet, proxy) = (fleet.clone(), proxy.clone());
+        async move { purge_fleet(&fleet, proxy.get().map(|running| &running.reopener), params).await }
+    });
+}
+
 /// Purges the objects that the parameters name.
 pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
-    let PurgeRequest { subject, is_soft } = PurgeRequest::from_value(params).map_err(|message| {
-        let remedy =
-            r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
-        Fault::new(FaultKind::Invalid, message, remedy)
-    })?;
+    let PurgeRequest { subject, is_soft, .. } = read(params)?;
     let effect = if is_soft { PurgeEffect::Soft { since_s: now_s() } } else { PurgeEffect::Hard };
     let purged = match &subject {
         PurgeSubject::Url(url) => purge_keys(store, keys(reopener, url, false), effect).await,
@@ -32,6 +57,36 @@ pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) ->
         };
         Fault::new(kind, error.message, "see `nectary status`")
     })
+}
+
+fn read(params: Value) -> Result<PurgeRequest, Fault> {
+    PurgeRequest::from_value(params).map_err(|message| {
+        let remedy =
+            r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
+        Fault::new(FaultKind::Invalid, message, remedy)
+    })
+}
+
+/// Purges on every node of a fleet. The answer says what has become of the purge.
+pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
+    let PurgeRequest { subject, is_soft, wish } = read(params)?;
+    let scope = match &subject {
+        PurgeSubject::Url(url) => PurgeScope::Keys(keys(reopener, url, false)),
+        PurgeSubject::Prefix(url) => PurgeScope::Prefixes(keys(reopener, url, true)),
+        PurgeSubject::Tags(tags) => PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()),
+        PurgeSubject::All => PurgeScope::All,
+    };
+    match fleet.purge(scope, is_soft.then(now_s), wish).await {
+        Ok(outcome) => Ok(json!({ "fleet": outcome_json(&outcome) })),
+        Err(error) => {
+            let kind = match error {
+                FleetError::TooLarge(_) => FaultKind::Invalid,
+                FleetError::TooMany(_) | FleetError::QueueFull(_) => FaultKind::Busy,
+                _ => FaultKind::Failed,
+            };
+            Err(Fault::new(kind, error.to_string(), "see `nectary fleet status`"))
+        }
+    }
 }
 
 /// The time in seconds since 1970.

@@ -20,6 +20,7 @@ pub mod content;
 pub mod emulated;
 pub mod failover;
 pub mod filled;
+pub mod fleet;
 pub mod guard;
 pub mod http;
 pub mod live;

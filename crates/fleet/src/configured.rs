@@ -1,6 +1,6 @@
 //! From `[fleet]` of a configuration to what a fleet is started with.
 //!
-//! Owns: the defaults of its keys, and the name of a node without one. Leaves to others: whether the values fit together
+//! Owns: the defaults of its keys. Leaves to others: whether the values fit together
 //! (`nectary-config`), and what the proxy does with the keys that are about requests.
 
 use nectary_config::{FleetConfig, PurgeWhenCut, ServerScheme, Setting};
@@ -17,27 +17,21 @@ const FLEET_NAME: &str = "nectary";
 ///
 /// *Errors*: a name that no node can have; a configuration that was read has none.
 pub fn options_of(config: &FleetConfig, weight: u64, rules: RulesHash) -> Result<FleetOptions, String> {
-    let address = config.address.to_string();
-    let name = if config.members.is_empty() { value_or(&config.node, address.clone()) } else { address.clone() };
-    let node = NodeName::new(&name).ok_or_else(|| format!("`{name}` cannot be the name of a node: write `node`"))?;
+    let name = &config.node.value;
+    let node = NodeName::new(name).ok_or_else(|| format!("`{name}` cannot be the name of a node"))?;
     let path = |file: &Setting<std::path::PathBuf>| file.as_ref().map(|file| file.value.clone());
-    let connection = if config.members.is_empty() {
-        let endpoints = config.etcd.iter().map(|url| EtcdEndpoint {
-            host: url.host.clone(),
-            port: url.port,
-            has_tls: url.scheme == ServerScheme::Https,
-        });
-        let (ca, identity) = (path(&config.etcd_tls.ca), path(&config.etcd_tls.cert).zip(path(&config.etcd_tls.key)));
-        FleetConnection::Etcd { endpoints: endpoints.collect(), tls: TlsFiles { ca, identity } }
-    } else {
-        let (ca, cert, key) = (&config.tls.ca.value, &config.tls.cert.value, &config.tls.key.value);
-        let tls = TlsFiles { ca: Some(ca.clone()), identity: Some((cert.clone(), key.clone())) };
-        FleetConnection::Members { members: config.members.iter().map(|member| member.to_string()).collect(), tls }
-    };
+    let endpoints = config.etcd.iter().map(|url| EtcdEndpoint {
+        host: url.host.clone(),
+        port: url.port,
+        has_tls: url.scheme == ServerScheme::Https,
+    });
+    let (ca, identity) = (path(&config.etcd_tls.ca), path(&config.etcd_tls.cert).zip(path(&config.etcd_tls.key)));
+    let connection = FleetConnection::Etcd { endpoints: endpoints.collect(), tls: TlsFiles { ca, identity } };
     Ok(FleetOptions {
         fleet: value_or(&config.name, FLEET_NAME.to_owned()),
+        // Nodes do not connect to each other, so the name stands for the address.
+        address: name.clone(),
         node,
-        address,
         zone: value_or(&config.zone, String::new()),
         weight: weight.max(1),
         rules,
@@ -74,7 +68,7 @@ mod tests {
     fn options(fleet: &str) -> FleetOptions {
         let text = format!(
             "[[listener]]\naddress = \":80\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n[fleet]\n\
-             address = \"10.0.0.1:7443\"\ncert = \"a.pem\"\nkey = \"a.key\"\nca = \"ca.pem\"\n{fleet}"
+             node = \"a\"\n{fleet}"
         );
         let (config, _) = ProxyConfig::parse("f", &text).unwrap_or_else(|problems| panic!("{}", problems[0]));
         options_of(&config.fleet.expect("a fleet"), 1 << 30, RulesHash(7)).expect("it has a name")
@@ -84,7 +78,7 @@ mod tests {
     #[test]
     fn fleet_defaults_are_those_of_the_page() {
         let found = options("etcd = [\"http://10.0.0.9:2379\"]\n");
-        assert_eq!((found.fleet.as_str(), found.node.as_str()), ("nectary", "10.0.0.1:7443"));
+        assert_eq!((found.fleet.as_str(), found.node.as_str()), ("nectary", "a"));
         assert_eq!(found.limits, FleetRules::default());
         let page = |key: &str| nectary_config::keys::FLEET.key(key).map(|key| key.default.trim_matches('"'));
         assert_eq!(
@@ -102,13 +96,13 @@ mod tests {
     #[test]
     fn fleet_keys_become_options() {
         let found = options(
-            "name = \"edge\"\nnode = \"a\"\nzone = \"z\"\netcd = [\"https://[::1]:443\"]\netcd-ca = \"e.pem\"\n\
+            "name = \"edge\"\nzone = \"z\"\netcd = [\"https://[::1]:443\"]\netcd-ca = \"e.pem\"\n\
              etcd-cert = \"e.crt\"\netcd-key = \"e.key\"\nlease = \"5s\"\nserve-when-cut = \"0s\"\n\
              purge-when-cut = \"queue\"\npurge-queue-max = 5\npurge-time = \"1s\"\npurge-rate = \"60/min\"\n\
              purge-log-size = \"1M\"\npurge-log-age = \"1h\"\n",
         );
         assert_eq!((found.fleet.as_str(), found.node.as_str(), found.zone.as_str()), ("edge", "a", "z"));
-        let FleetConnection::Etcd { endpoints, tls } = found.connection else { panic!("it is by etcd") };
+        let FleetConnection::Etcd { endpoints, tls } = found.connection;
         assert_eq!(endpoints, [EtcdEndpoint { host: "::1".to_owned(), port: 443, has_tls: true }]);
         assert_eq!(tls, TlsFiles { ca: Some("e.pem".into()), identity: Some(("e.crt".into(), "e.key".into())) });
         let expected = FleetRules {
@@ -122,14 +116,5 @@ mod tests {
             log_age_max: Duration::from_secs(3600),
         };
         assert_eq!(found.limits, expected);
-    }
-
-    #[test]
-    fn fixed_members_have_their_addresses_as_names() {
-        let found = options("members = [\"10.0.0.1:7443\", \"10.0.0.2:7443\"]\n");
-        assert_eq!(found.node.as_str(), "10.0.0.1:7443");
-        let FleetConnection::Members { members, tls } = found.connection else { panic!("it is by members") };
-        assert_eq!(members, ["10.0.0.1:7443", "10.0.0.2:7443"]);
-        assert_eq!(tls.identity, Some(("a.pem".into(), "a.key".into())));
     }
 }

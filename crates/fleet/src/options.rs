@@ -15,7 +15,7 @@ pub struct FleetOptions {
     pub fleet: String,
     /// The name of this node.
     pub node: NodeName,
-    /// Where the other nodes reach it: host and port.
+    /// Where the other nodes reach it.
     pub address: String,
     /// Its zone; empty for none.
     pub zone: String,
@@ -37,13 +37,6 @@ pub enum FleetConnection {
         /// Its members.
         endpoints: Vec<EtcdEndpoint>,
         /// TLS with those that use it.
-        tls: TlsFiles,
-    },
-    /// By requests to all members.
-    Members {
-        /// The addresses of all nodes, also of this one: host and port.
-        members: Vec<String>,
-        /// The certificates of the fleet.
         tls: TlsFiles,
     },
 }

@@ -3,11 +3,12 @@
 //! Owns: the words of such a purge, and which of them may stand together. Leaves to others: who may purge
 //! (`service/admin`), and purging (`service/purge`, the command).
 
+use nectary_host::fleet::PurgeWish;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// What the JSON of a purge may be.
-const FORMS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}, each also with "soft": true"#;
+const FORMS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}, each also with "soft": true and "wait": "accepted" or "applied""#;
 
 /// What a purge is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub struct PurgeRequest {
     pub subject: PurgeSubject,
     /// Whether it is not removed, but stale from now on.
     pub is_soft: bool,
+    /// What the answer waits for in a fleet; `None` for what the configuration says. Without a fleet a purge is applied
+    /// when it is answered.
+    pub wish: Option<PurgeWish>,
 }
 
 /// The words of a purge.
@@ -41,6 +45,15 @@ struct Words {
     tags: Option<Vec<String>>,
     all: Option<bool>,
     soft: bool,
+    wait: Option<WaitWord>,
+}
+
+/// What the answer to a purge waits for.
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum WaitWord {
+    Accepted,
+    Applied,
 }
 
 impl PurgeRequest {
@@ -62,7 +75,7 @@ impl PurgeRequest {
 }
 
 fn of_words(words: serde_json::Result<Words>) -> Result<PurgeRequest, String> {
-    let Words { url, prefix, tags, all, soft } =
+    let Words { url, prefix, tags, all, soft, wait } =
         words.map_err(|error| format!("{FORMS}; this is not one of them: {error}."))?;
     let subject = match (url, prefix, tags, all) {
         (Some(url), None, None, None) if !url.is_empty() => PurgeSubject::Url(url),
@@ -71,7 +84,11 @@ fn of_words(words: serde_json::Result<Words>) -> Result<PurgeRequest, String> {
         (None, None, None, Some(true)) => PurgeSubject::All,
         _ => return Err(format!("{FORMS}; this purges nothing, or several of these.")),
     };
-    Ok(PurgeRequest { subject, is_soft: soft })
+    let wish = wait.map(|word| match word {
+        WaitWord::Accepted => PurgeWish::Accepted,
+        WaitWord::Applied => PurgeWish::Applied,
+    });
+    Ok(PurgeRequest { subject, is_soft: soft, wish })
 }
 
 #[cfg(test)]
@@ -81,8 +98,8 @@ mod tests {
     #[test]
     fn a_purge_says_one_thing() {
         let url = || PurgeSubject::Url("http://h/".to_owned());
-        let hard = |subject| PurgeRequest { subject, is_soft: false };
-        let soft = |subject| PurgeRequest { subject, is_soft: true };
+        let hard = |subject| PurgeRequest { subject, is_soft: false, wish: None };
+        let soft = |subject| PurgeRequest { subject, is_soft: true, wish: None };
         for (json, expected) in [
             (r#"{"url": "http://h/"}"#, hard(url())),
             (r#" {"key": "http://h/", "soft": false}"#, hard(url())),
@@ -90,6 +107,14 @@ mod tests {
             (r#"{"prefix": "http://h/", "soft": true}"#, soft(PurgeSubject::Prefix("http://h/".to_owned()))),
             (r#"{"tags": ["a", "b"]}"#, hard(PurgeSubject::Tags(vec!["a".to_owned(), "b".to_owned()]))),
             (r#"{"all": true, "soft": true}"#, soft(PurgeSubject::All)),
+            (
+                r#"{"all": true, "wait": "accepted"}"#,
+                PurgeRequest { wish: Some(PurgeWish::Accepted), ..hard(PurgeSubject::All) },
+            ),
+            (
+                r#"{"wait": "applied", "url": "http://h/"}"#,
+                PurgeRequest { wish: Some(PurgeWish::Applied), ..hard(url()) },
+            ),
         ] {
             assert_eq!(PurgeRequest::parse(json.as_bytes()), Ok(expected.clone()), "{json}");
             let value = serde_json::from_str(json).expect("JSON");
@@ -114,6 +139,7 @@ mod tests {
             r#"{"url": "a", "all": true}"#,
             r#"{"url": "a", "key": "b"}"#,
             r#"{"url": "a", "soft": 1}"#,
+            r#"{"url": "a", "wait": "soon"}"#,
             r#"{"url": "a", "gently": true}"#,
             r#"["a", null, null, null, true]"#,
         ] {

@@ -12,6 +12,7 @@ use crate::accept::Tls;
 use crate::access_log::LogQueue;
 use crate::configured::{options_of, sites_of, unchanged_parts};
 use crate::error::Error;
+use crate::fleet::{FleetSeat, hash_of};
 use crate::sites::{KeysOfUrl, LiveSites};
 
 /// The longest time for which reopening the access log waits for an earlier write.
@@ -26,6 +27,8 @@ pub struct Reopener {
     pub(crate) tls: Option<Arc<Tls>>,
     /// The configuration with which the proxy started.
     pub(crate) started: Option<Arc<ProxyConfig>>,
+    /// The fleet of the proxy, which has to know its rules.
+    pub(crate) fleet: Option<FleetSeat>,
 }
 
 impl Reopener {
@@ -58,6 +61,10 @@ impl Reopener {
             }
             _ => None,
         };
+        // The fleet learns of them first, so that this node does not serve by rules that the others do not know.
+        if let Some(fleet) = &self.fleet {
+            fleet.set_rules(hash_of(&sites));
+        }
         self.sites.replace(sites);
         if let Some((tls, certificates)) = certificates {
             tls.certificates.install(certificates);

@@ -21,6 +21,7 @@ use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
 use crate::connections::Entrance;
 use crate::error::Error;
+use crate::fleet::FleetSeat;
 use crate::listening::bound_sockets::{BoundSockets, ListenAddresses, check_addresses};
 use crate::listening::unix_socket::UnixSocket;
 use crate::options::{OriginTimes, ProxyOptions};
@@ -50,6 +51,7 @@ pub struct Proxy {
     sites: LiveSites,
     /// The configuration file with which the proxy started, if there is one.
     started: Option<Arc<ProxyConfig>>,
+    fleet: Option<FleetSeat>,
     tls: Option<Arc<Tls>>,
     left: Arc<Semaphore>,
     /// The thread that orders certificates.
@@ -123,6 +125,7 @@ impl Proxy {
             sites,
             has_successor,
             successor: Successor::default(),
+            fleet: None,
             desk,
         })
     }
@@ -160,6 +163,7 @@ impl Proxy {
             sites: self.sites.clone(),
             tls: self.tls.clone(),
             started: self.started.clone(),
+            fleet: self.fleet.clone(),
         }
     }
 
@@ -206,6 +210,7 @@ pub struct Bound {
     tls: Option<Arc<Tls>>,
     has_successor: bool,
     successor: Successor,
+    fleet: Option<FleetSeat>,
     desk: Option<OrderDesk>,
 }
 
@@ -220,6 +225,11 @@ impl Bound {
         Bound { successor: Successor(Some(purge)), ..self }
     }
 
+    /// Makes the proxy a node of a fleet: purges go to every node, and the store is used only as the fleet allows.
+    pub fn with_fleet(self, fleet: FleetSeat) -> Bound {
+        Bound { fleet: Some(fleet), ..self }
+    }
+
     /// Listens, starts the workers and returns; requests are accepted from then on.
     ///
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
@@ -228,7 +238,7 @@ impl Bound {
     /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, sockets, log, sites, tls, has_successor, successor, desk } = self;
+        let Bound { options, sockets, log, sites, tls, has_successor, successor, fleet, desk } = self;
         let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
         let addresses = sockets.addresses.clone();
@@ -252,6 +262,7 @@ impl Bound {
             client_limits,
             successor,
             part_purges: Arc::default(),
+            fleet: fleet.clone(),
             tls: tls.clone(),
             instance: random(),
         };
@@ -271,7 +282,7 @@ impl Bound {
             }
         }
         let desk = desk.map(|desk| order_certificates(desk, shutdown.clone())).transpose()?;
-        Ok(Proxy { addresses, stats: reader, shutdown, workers, log, sites, started, tls, left, desk })
+        Ok(Proxy { addresses, stats: reader, shutdown, workers, log, sites, started, fleet, tls, left, desk })
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Version};
+use nectary_host::fleet::Standing;
 use nectary_store::Spans;
 use serde_json::json;
 
@@ -17,6 +18,7 @@ use crate::accept::Tls;
 use crate::access_log::{LogBuffer, RequestLog};
 use crate::client_limits::ClientLimits;
 use crate::connections::Connections;
+use crate::fleet::FleetSeat;
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
@@ -42,6 +44,7 @@ pub(crate) struct Common {
     pub client_limits: ClientLimits,
     pub successor: Successor,
     pub part_purges: Arc<PartPurges>,
+    pub fleet: Option<FleetSeat>,
     pub tls: Option<Arc<Tls>>,
     /// A number that distinguishes this proxy from others.
     pub instance: u32,
@@ -82,6 +85,8 @@ pub(crate) struct Worker {
     /// Whether the worker stops: it serves the requests of open connections without the store, which another process
     /// may have opened.
     pub is_leaving: Cell<bool>,
+    /// The fleet of which this proxy is a node, if there is one.
+    pub fleet: Option<FleetSeat>,
     /// The process that serves next.
     successor: Successor,
     /// The keys that the unsafe requests under way may change.
@@ -93,7 +98,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Makes a worker that does not listen yet.
     pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common { options, store, sites, known, room, client_limits, successor, part_purges, tls, instance } =
+        let Common { options, store, sites, known, room, client_limits, successor, part_purges, fleet, tls, instance } =
             common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
@@ -121,10 +126,18 @@ impl Worker {
             fills: Cell::new(0),
             is_leaving: Cell::new(false),
             changing: RefCell::default(),
+            fleet,
             successor,
             epoch: Cell::new((Instant::now(), unix_ms())),
             options,
         })
+    }
+
+    /// What may be done now with what the store has. Read it after the request came. *Cost*: nothing without a fleet;
+    /// else a clock and two loads.
+    #[inline]
+    pub fn standing(&self) -> Standing {
+        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing())
     }
 
     /// Purges a key; once this worker has left the store, the next process is told. *Errors*: the purge is not durable.

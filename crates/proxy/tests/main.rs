@@ -13,6 +13,7 @@ mod common;
 mod conditional_and_range;
 mod cookies;
 mod cookies_of_requests;
+mod fleet;
 mod forward_and_reverse;
 mod forwarding;
 mod framing_refused;

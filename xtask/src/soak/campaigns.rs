@@ -196,6 +196,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
+        name: "fleet",
+        program: Program::Of { program: "e2e-campaigns", campaign: "fleet" },
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "50", "3")],
+    },
+    Campaign {
         name: "proxy-origins",
         program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],

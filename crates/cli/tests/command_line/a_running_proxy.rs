@@ -23,8 +23,15 @@ impl Running {
     }
 
     fn start_at(scratch: &Scratch, listen: &str, options: &str) -> Running {
-        let mut command =
-            scratch.command(&format!("proxy --listen {listen} --size 64M --memory 32M --workers 1 {options}"));
+        Running::of(scratch.command(&format!("proxy --listen {listen} --size 64M --memory 32M --workers 1 {options}")))
+    }
+
+    /// Starts a proxy by a configuration file, which has one listener.
+    pub fn start_with_file(scratch: &Scratch, file: &str) -> Running {
+        Running::of(scratch.command(&format!("proxy --config {file}")))
+    }
+
+    fn of(mut command: Command) -> Running {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         let mut said = String::new();
@@ -53,9 +60,15 @@ impl Running {
 
     /// Stops the proxy; it ends well.
     pub fn stop(self) {
+        self.stop_and_read();
+    }
+
+    /// Stops the proxy, which ends well; returns the rest of its output.
+    pub fn stop_and_read(self) -> String {
         self.signal("TERM");
         let (code, rest) = self.end();
         assert_eq!(code, Some(0), "{rest}");
+        rest
     }
 
     /// Sends a request for `url` and returns the whole response.
@@ -76,7 +89,7 @@ impl Drop for Running {
 }
 
 /// Answers one request with `body`, which may be stored for a minute; returns the URL and the thread.
-fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandle<()>) {
+pub fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/a", listener.local_addr().expect("bound"));
     let serve = move || {

@@ -3,6 +3,7 @@
 mod a_running_proxy;
 mod common;
 mod experiments;
+mod fleets;
 mod interface;
 mod objects;
 mod ram_simulations;

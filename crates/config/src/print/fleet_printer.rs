@@ -10,18 +10,12 @@ use crate::values::{FleetConfig, PurgeAnswer, PurgeWhenCut, ServerUrl};
 pub(super) fn fleet_entries(fleet: &FleetConfig) -> Entries {
     let cut = [(PurgeWhenCut::Fail, "fail"), (PurgeWhenCut::Queue, "queue")];
     let answers = [(PurgeAnswer::Applied, "applied"), (PurgeAnswer::Accepted, "accepted")];
-    let (tls, etcd, purges) = (&fleet.tls, &fleet.etcd_tls, &fleet.purges);
+    let (etcd, purges) = (&fleet.etcd_tls, &fleet.purges);
     vec![
         ("name", optional(&fleet.name, |name| text(name))),
-        ("node", optional(&fleet.node, |name| text(name))),
-        ("address", Some(text(&fleet.address.to_string()))),
-        ("listen", optional(&fleet.listen, |address| text(&address.to_string()))),
+        ("node", Some(text(&fleet.node))),
         ("zone", optional(&fleet.zone, |zone| text(zone))),
-        ("cert", Some(file(&tls.cert))),
-        ("key", Some(file(&tls.key))),
-        ("ca", Some(file(&tls.ca))),
         ("etcd", list(&fleet.etcd, |url| text(&with_port(url)))),
-        ("members", list(&fleet.members, |member| text(&member.to_string()))),
         ("etcd-ca", optional(&etcd.ca, |path| file(path))),
         ("etcd-cert", optional(&etcd.cert, |path| file(path))),
         ("etcd-key", optional(&etcd.key, |path| file(path))),

@@ -2,18 +2,14 @@
 //!
 //! Owns: its bounds, and that its keys fit to each other. Each rule that needs two keys is told at one of them.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use super::findings::Findings;
 use super::table_reader::{TableReader, TimeBound};
 use crate::place::{Located, Setting};
-use crate::problem::quoted;
 use crate::quantity::exact_time;
-use crate::text::{etcd_url, fleet_name, node_name, peer_address, request_rate, socket_address, zone_name};
-use crate::values::{
-    EtcdTls, FleetConfig, FleetPurges, FleetTls, PeerAddress, PurgeAnswer, PurgeWhenCut, ServerScheme,
-};
+use crate::text::{etcd_url, fleet_name, node_name, request_rate, zone_name};
+use crate::values::{EtcdTls, FleetConfig, FleetPurges, PurgeAnswer, PurgeWhenCut, ServerScheme};
 
 /// The bounds of a lease. etcd ends none earlier than two seconds after it was asked.
 const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(300);
@@ -21,22 +17,14 @@ const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Durat
 const LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 /// The most purges that wait for etcd.
 const QUEUE_MAX: u32 = 100_000;
-/// The most fixed members.
-const MEMBERS_MAX: usize = 64;
 
 /// Reads `[fleet]`.
 pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<FleetConfig> {
-    let file = |out: &mut Findings, name| table.required(out, name, |out| table.file(out, name)).unwrap_or_default();
-    let address = table.required(out, "address", |out| table.text(out, "address", peer_address));
     let config = FleetConfig {
         name: table.text(out, "name", fleet_name),
-        node: table.text(out, "node", node_name),
-        address: address.clone().unwrap_or_default(),
-        listen: table.text(out, "listen", socket_address),
+        node: table.required(out, "node", |out| table.text(out, "node", node_name)).unwrap_or_default(),
         zone: table.text(out, "zone", zone_name),
-        tls: FleetTls { cert: file(out, "cert"), key: file(out, "key"), ca: file(out, "ca") },
         etcd: table.list(out, "etcd", etcd_url),
-        members: table.list(out, "members", peer_address),
         etcd_tls: EtcdTls {
             ca: table.file(out, "etcd-ca"),
             cert: table.file(out, "etcd-cert"),
@@ -47,10 +35,7 @@ pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<Flee
         validate_when_cut: table.text(out, "validate-when-cut", request_rate),
         purges: purges(out, table),
     };
-    connection(out, table, &config);
-    if let Some(address) = address {
-        members(out, table, &config, &address);
-    }
+    connection(out, table);
     etcd_tls(out, table, &config);
     Located::new(config, table.place)
 }
@@ -84,52 +69,16 @@ fn purges(out: &mut Findings, table: &TableReader<'_>) -> FleetPurges {
     purges
 }
 
-/// A fleet is connected by etcd, or by its members.
-fn connection(out: &mut Findings, table: &TableReader<'_>, config: &FleetConfig) {
-    const HELP: &str = "write `etcd` with the URLs of etcd, or `members` with the addresses of all nodes";
-    match (table.get("etcd").is_some(), table.get("members").is_some()) {
-        (false, false) => out.unfit(table.place, "[fleet] has neither `etcd` nor `members`", HELP),
-        (true, true) => {
-            let place = table.key_place(out, "members");
-            out.unfit(place, "[fleet] has both `etcd` and `members`", "leave out one of them");
+/// A fleet is connected by etcd.
+fn connection(out: &mut Findings, table: &TableReader<'_>) {
+    const HELP: &str = "write `etcd` with the URLs of the members of etcd";
+    match table.get("etcd") {
+        None => out.unfit(table.place, "[fleet] has no `etcd`", HELP),
+        Some(value) if value.get_ref().as_array().is_some_and(|list| list.is_empty()) => {
+            let place = table.key_place(out, "etcd");
+            out.unfit(place, "`etcd` is empty", HELP);
         }
-        _ => {}
-    }
-    for name in ["etcd", "members"] {
-        if table.get(name).is_some_and(|value| value.get_ref().as_array().is_some_and(|list| list.is_empty())) {
-            let place = table.key_place(out, name);
-            out.unfit(place, format!("`{name}` is empty"), HELP);
-        }
-    }
-    let when_cut = config.purges.when_cut.filter(|when| when.value == PurgeWhenCut::Queue);
-    if let (Some(when), false) = (when_cut, config.members.is_empty()) {
-        let help = "leave it out: a purge is sent to all members, and again to those that did not confirm it";
-        out.doubt(when.place, "`purge-when-cut` has no effect with `members`", help);
-    }
-}
-
-/// This node is a member, and each member is there once.
-fn members(out: &mut Findings, table: &TableReader<'_>, config: &FleetConfig, address: &Located<PeerAddress>) {
-    let mut known = HashSet::new();
-    for member in &config.members {
-        if !known.insert(&member.value) {
-            let message = format!("the member {} is given twice", quoted(&member.to_string()));
-            out.unfit(member.place, message, "leave it out");
-        }
-    }
-    if !config.members.is_empty() && !known.contains(&address.value) {
-        let message = format!("`members` does not have this node's address {}", quoted(&address.to_string()));
-        let place = table.key_place(out, "members");
-        out.unfit(place, message, "write the addresses of all nodes, also of this one, as they are in `address`");
-    }
-    if config.members.len() > MEMBERS_MAX {
-        let place = table.key_place(out, "members");
-        let message = format!("`members` has {} elements", config.members.len());
-        out.unfit(place, message, format!("at most {MEMBERS_MAX} are allowed: larger fleets need `etcd`"));
-    }
-    if let (Some(node), false) = (&config.node, config.members.is_empty()) {
-        let help = "leave it out: the name of a fixed member is its address";
-        out.doubt(node.place, "`node` has no effect with `members`", help);
+        Some(_) => {}
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Owns: the values of `[fleet]`.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,26 +9,18 @@ use super::limits::RequestRate;
 use super::server_url::ServerUrl;
 use crate::place::{Located, Setting};
 
-/// `[fleet]`: several proxies as one cache. In a configuration that was read, exactly one of [`etcd`](FleetConfig::etcd)
-/// and [`members`](FleetConfig::members) has elements.
+/// `[fleet]`: several proxies as one cache. In a configuration that was read,
+/// [`etcd`](FleetConfig::etcd) has elements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FleetConfig {
     /// `name`: the name of the fleet. Default: `nectary`.
     pub name: Setting<String>,
-    /// `node`: the name of this node. Default: its address.
-    pub node: Setting<String>,
-    /// `address`: where the other nodes reach this one.
-    pub address: Located<PeerAddress>,
-    /// `listen`: where this node listens for the others. Default: every address, with the port of `address`.
-    pub listen: Setting<SocketAddr>,
+    /// `node`: the name of this node.
+    pub node: Located<String>,
     /// `zone`: where this node is. Default: none.
     pub zone: Setting<String>,
-    /// `cert`, `key` and `ca`: the certificates between nodes.
-    pub tls: FleetTls,
     /// `etcd`: the members of etcd.
     pub etcd: Vec<Located<ServerUrl>>,
-    /// `members`: the addresses of all nodes of a fixed fleet.
-    pub members: Vec<Located<PeerAddress>>,
     /// `etcd-ca`, `etcd-cert` and `etcd-key`: TLS with etcd.
     pub etcd_tls: EtcdTls,
     /// `lease`: how long a node that is cut off still counts as living. Default: 10 s.
@@ -41,17 +31,6 @@ pub struct FleetConfig {
     pub validate_when_cut: Setting<RequestRate>,
     /// The keys that begin with `purge-`.
     pub purges: FleetPurges,
-}
-
-/// The certificates between nodes, in files.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FleetTls {
-    /// `cert`: the certificate of this node.
-    pub cert: Located<PathBuf>,
-    /// `key`: its private key.
-    pub key: Located<PathBuf>,
-    /// `ca`: the certificates that have signed those of all nodes.
-    pub ca: Located<PathBuf>,
 }
 
 /// TLS with etcd.
@@ -100,23 +79,4 @@ pub enum PurgeAnswer {
     Applied,
     /// `"accepted"`: when it is in the log.
     Accepted,
-}
-
-/// A host and a port.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct PeerAddress {
-    /// A name in lower case or an address; IPv6 without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl fmt::Display for PeerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
 }

@@ -222,11 +222,6 @@ prop_compose! {
     }
 }
 
-fn peer() -> impl Strategy<Value = PeerAddress> {
-    let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
-    (hosts, 1_u16..).prop_map(|(host, port)| PeerAddress { host, port })
-}
-
 prop_compose! {
     fn fleet_purges()(
         when_cut in setting(select(vec![PurgeWhenCut::Fail, PurgeWhenCut::Queue])),
@@ -242,36 +237,26 @@ prop_compose! {
 
 prop_compose! {
     fn fleet()(
-        names in vec(setting("[a-zA-Z0-9._-]{1,9}"), 3),
-        peers in proptest::collection::hash_set(peer(), 1..4),
-        listen in setting(1_u16..),
-        files in vec(file(), 3),
+        names in vec(setting("[a-zA-Z0-9._-]{1,9}"), 2),
+        node in "[a-zA-Z0-9._-]{1,9}",
         etcd in vec(server_url(), 1..4),
-        is_fixed in any::<bool>(),
         etcd_files in (setting(file()), option::of((file(), file()))),
         lease in setting((2_u64..=300).prop_map(Duration::from_secs)),
         serve_when_cut in time(),
         validate_when_cut in rate(),
         purges in fleet_purges(),
     ) -> FleetConfig {
-        let members: Vec<_> = peers.into_iter().map(Located::nowhere).collect();
         let (cert, key) = etcd_files.1.map(|(cert, key)| (Located::nowhere(cert), Located::nowhere(key))).unzip();
         let is_url = |url: &ServerUrl| url.scheme != ServerScheme::Unix;
-        let etcd: Vec<_> = etcd.into_iter().filter(is_url).map(Located::nowhere).collect();
-        let is_fixed = is_fixed || etcd.is_empty();
+        let mut etcd: Vec<_> = etcd.into_iter().filter(is_url).map(Located::nowhere).collect();
+        if etcd.is_empty() {
+            etcd.push(Located::nowhere(ServerUrl { scheme: ServerScheme::Http, host: "a".to_owned(), port: 2379 }));
+        }
         FleetConfig {
             name: names[0].clone(),
-            node: names[1].clone(),
-            zone: names[2].clone(),
-            address: members[0].clone(),
-            listen: listen.map(|port| Located::nowhere(SocketAddr::from(([127, 0, 0, 1], port.value)))),
-            tls: FleetTls {
-                cert: Located::nowhere(files[0].clone()),
-                key: Located::nowhere(files[1].clone()),
-                ca: Located::nowhere(files[2].clone()),
-            },
-            etcd: if is_fixed { Vec::new() } else { etcd },
-            members: if is_fixed { members } else { Vec::new() },
+            node: Located::nowhere(node),
+            zone: names[1].clone(),
+            etcd,
             etcd_tls: EtcdTls { ca: etcd_files.0, cert, key },
             lease,
             serve_when_cut,

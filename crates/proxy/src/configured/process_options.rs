@@ -22,9 +22,6 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
     let mut refused = Refused::new(&config.source);
     let (listen, redirect, mut unix) = addresses(config, &mut refused);
     unix.extend(admin_sockets(config));
-    if let Some(fleet) = &config.fleet {
-        refused.refuse(fleet.place, "fleet", "this version serves alone: leave out [fleet]");
-    }
     let forward = config.forward.as_ref();
     let certificates = config.tls.certificates.iter();
     let certificates = certificates

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::{Method, StatusCode, Version};
+use nectary_host::fleet::Standing;
 use nectary_store::KeyRef;
 
 use super::lookup::{Lookup, look_at};
@@ -44,6 +45,10 @@ impl Shortcut for Direct {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
         let plain = plain(request)?;
         let worker = &*self.worker;
+        // The request has come, and nothing was looked up yet.
+        if worker.standing() != Standing::Member {
+            return None;
+        }
         let sites = worker.sites.borrow();
         let route = sites.find(Some(plain.host), plain.path);
         if !(route.is_stored() && route.is_plain()) {

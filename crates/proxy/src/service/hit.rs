@@ -9,6 +9,7 @@ use std::time::Instant;
 use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
+use nectary_host::fleet::Standing;
 use nectary_store::KeyRef;
 
 use super::lookup::{Lookup, look_at};
@@ -50,6 +51,7 @@ pub(super) fn resident(
     }
     route.clean_cookies(&method, request.headers_mut());
     let is_plain = !worker.is_leaving.get()
+        && worker.standing() == Standing::Member
         && !features.is_for_origin
         && !features.has_via
         && !features.has_upgrade

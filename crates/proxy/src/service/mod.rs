@@ -4,7 +4,7 @@
 //! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
 //! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `partial` (a range of a response
 //! that turns out not to be storable), `parts` (bodies that are stored in parts), `pass` (straight to the origin), `tunnel`, `upgrade` (a tunnel if the
-//! origin agrees), `purge` (if `admin` allows it), `redirect`
+//! origin agrees), `purge` (if `admin` allows it; `purge/fleet_purge` for every node of a fleet), `redirect`
 //! (to the addresses with TLS).
 //! `reply` makes responses, `rest` continues a stored body from its origin, `refusal` answers bytes that are not a request, `herald` passes `1xx` responses on, and
 //! `locality` tells the store which objects belong together.

@@ -9,6 +9,8 @@
 //! meanwhile by the same rules as other stale responses. Leaves to others: the decision which clients may purge
 //! (`admin`).
 
+mod fleet_purge;
+
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -17,9 +19,11 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
+use nectary_host::fleet::{PurgeScope, PurgeWish};
 use nectary_store::{Error, ErrorKind, KeyRef, PurgeEffect, TAG_BYTES_MAX, TAGS_MAX};
 use tokio::time::timeout;
 
+use self::fleet_purge::{PurgedThings, wish_of};
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
@@ -53,9 +57,14 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
         let text = "The header Fastly-Soft-Purge of a PURGE is 1 for a soft purge, or 0.";
         return own(&request, StatusCode::BAD_REQUEST, "purge-unclear", text, false);
     };
+    let wish = match wish_of(&request.headers) {
+        Ok(wish) => wish,
+        Err(text) => return own(&request, StatusCode::BAD_REQUEST, "purge-unclear", text, false),
+    };
     let effect = effect_of(&request, is_soft);
     if are_about_tags(&request.headers) {
-        return purge_tags(&request, &tags_of(&request.headers, origin_of(&request.key)), effect).await;
+        let tags = tags_of(&request.headers, origin_of(&request.key));
+        return purge_tags(&request, &tags, effect, wish).await;
     }
     if !has_key {
         let text = match request.route.target {
@@ -70,6 +79,11 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
         return own(&request, StatusCode::BAD_REQUEST, "no-url", text, false);
     }
     let url = String::from_utf8_lossy(&request.key).into_owned();
+    if let Some(seat) = &request.worker.fleet {
+        let things = PurgedThings { json: serde_json::json!({ "purged": url }), text: url };
+        let scope = PurgeScope::Keys(vec![request.key.clone()]);
+        return fleet_purge::purge(&request, seat, (scope, effect, wish), things).await;
+    }
     let key = KeyRef::new(&request.key, b"");
     // A response, or the marker of a URL with variants. A disk that answers late or not at all does not hold up a
     // purge.
@@ -85,7 +99,7 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
                 purged(&request, effect, json, &url)
             } else {
                 let text = format!("nothing is stored for {url}; a fetch that is under way stores nothing either");
-                purge_answer(&request, "not-stored", json, &text)
+                purge_answer(&request, (StatusCode::OK, "not-stored"), json, &text)
             }
         }
         Err(error) => {
@@ -130,15 +144,21 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
     if request.worker.is_leaving.get() {
         return stopping(&request);
     }
-    let PurgeRequest { subject, is_soft } = match PurgeRequest::parse(&body.to_bytes()) {
+    let PurgeRequest { subject, is_soft, wish } = match PurgeRequest::parse(&body.to_bytes()) {
         Ok(wanted) => wanted,
         Err(error) => return refused(&error),
     };
     let effect = effect_of(&request, is_soft);
+    if let Some(seat) = &request.worker.fleet
+        && let Some((scope, what)) = scope_of(&request, &subject)
+    {
+        let things = PurgedThings { json: serde_json::json!({ "purged": what }), text: what };
+        return fleet_purge::purge(&request, seat, (scope, effect, wish), things).await;
+    }
     let (what, result) = match subject {
         PurgeSubject::Tags(tags) => {
             let tags: Vec<_> = tags.into_iter().map(String::into_bytes).collect();
-            return purge_tags(&request, &tags, effect).await;
+            return purge_tags(&request, &tags, effect, wish).await;
         }
         PurgeSubject::All => ("everything".to_owned(), request.worker.store.purge_all_as(effect).await),
         PurgeSubject::Url(url) => {
@@ -165,6 +185,19 @@ pub(super) fn stopping(request: &ClientRequest) -> Response<ReplyBody> {
     own(request, StatusCode::SERVICE_UNAVAILABLE, "stopping", text, true)
 }
 
+/// What a purge of a fleet is about, and the same in words; `None` for tags, which have bounds.
+fn scope_of(request: &ClientRequest, subject: &PurgeSubject) -> Option<(PurgeScope, String)> {
+    let keys = |url: &str, is_prefix| request.worker.sites.borrow().keys_of(&KeysOfUrl { url, is_prefix });
+    match subject {
+        PurgeSubject::Tags(_) => None,
+        PurgeSubject::All => Some((PurgeScope::All, "everything".to_owned())),
+        PurgeSubject::Url(url) => Some((PurgeScope::Keys(keys(url, false)), url.clone())),
+        PurgeSubject::Prefix(prefix) => {
+            Some((PurgeScope::Prefixes(keys(prefix, true)), format!("what begins with {prefix}")))
+        }
+    }
+}
+
 /// Purges a URL, or what begins so, by each key that it has.
 async fn purge_keys(request: &ClientRequest, url: &KeysOfUrl<'_>, effect: PurgeEffect) -> Result<(), Error> {
     let keys = request.worker.sites.borrow().keys_of(url);
@@ -178,10 +211,22 @@ async fn purge_keys(request: &ClientRequest, url: &KeysOfUrl<'_>, effect: PurgeE
 }
 
 /// Purges all objects that have one of these tags.
-async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>], effect: PurgeEffect) -> Response<ReplyBody> {
+async fn purge_tags(
+    request: &ClientRequest,
+    tags: &[Vec<u8>],
+    effect: PurgeEffect,
+    wish: Option<PurgeWish>,
+) -> Response<ReplyBody> {
     if !(1..=TAGS_MAX).contains(&tags.len()) || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
+    }
+    let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
+    let what = format!("what has a tag of: {}", names.join(", "));
+    if let Some(seat) = &request.worker.fleet {
+        let things = PurgedThings { json: serde_json::json!({ "purged_tags": names }), text: what };
+        let scope = PurgeScope::Tags(tags.to_vec());
+        return fleet_purge::purge(request, seat, (scope, effect, wish), things).await;
     }
     // The purges run concurrently, so that they share one block of the purge log and one flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag_as(tag, effect))).await;
@@ -191,8 +236,6 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>], effect: PurgeEffe
         let (status, detail, text) = failure("what has the tags", error, effect);
         return own(request, status, detail, &text, false);
     }
-    let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
-    let what = format!("what has a tag of: {}", names.join(", "));
     purged(request, effect, serde_json::json!({ "purged_tags": names }), &what)
 }
 
@@ -227,16 +270,16 @@ fn purged(
     what: &str,
 ) -> Response<ReplyBody> {
     if effect == PurgeEffect::Hard {
-        return purge_answer(request, "purged", json, &format!("purged {what}"));
+        return purge_answer(request, (StatusCode::OK, "purged"), json, &format!("purged {what}"));
     }
     json["soft"] = true.into();
-    purge_answer(request, "soft-purged", json, &format!("stale from now on: {what}"))
+    purge_answer(request, (StatusCode::OK, "soft-purged"), json, &format!("stale from now on: {what}"))
 }
 
 /// The response to a purge that was made, as text or JSON.
 fn purge_answer(
     request: &ClientRequest,
-    detail: &'static str,
+    (code, detail): (StatusCode, &'static str),
     json: serde_json::Value,
     text: &str,
 ) -> Response<ReplyBody> {
@@ -246,7 +289,7 @@ fn purge_answer(
         true => ("application/json", json.to_string()),
         false => ("text/plain; charset=utf-8", text.to_owned()),
     };
-    own_with(request, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
+    own_with(request, code, status, Outcome::Purged, kind, &text, false)
 }
 
 /// The key of the URL that the request's path and `Host` form.

@@ -12,14 +12,16 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HOST, MAX_FORWARDS, RETRY_AFTER, VIA};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
+use nectary_host::fleet::Standing;
 
 use super::redirect::{redirect, redirect_to};
-use super::reply::{own, own_bytes};
+use super::reply::{CACHE_STATUS, own, own_bytes};
 use super::request::{Client, ClientRequest, Features};
 use super::{admin, cached, parts, pass, purge, tunnel, upgrade};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::connections::Door;
+use crate::fleet::FleetSeat;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::list::members_of;
 use crate::sites::Target;
@@ -141,9 +143,43 @@ pub(super) async fn route(
         // Another process may have opened the store, so nothing in it is certain to be valid.
         return pass::pass(request, None, Forward::Bypass).await;
     }
-    match request.route.part_bytes {
+    let standing = request.worker.standing();
+    if standing == Standing::ValidateOnly {
+        return without_store(request).await;
+    }
+    let mut response = match request.route.part_bytes {
         None => cached::serve(request).await,
         Some(part_bytes) => parts::serve(request, part_bytes).await,
+    };
+    if standing == Standing::Cut {
+        say_cut(&mut response);
+    }
+    response
+}
+
+/// Answers a request of a node that may not use its store, as it is cut off from its fleet or has not caught up: the
+/// origin answers, and nothing is stored, within a limit on the origin's load.
+async fn without_store(request: ClientRequest) -> Response<ReplyBody> {
+    if request.directives.only_if_cached {
+        let text = "This proxy is cut off from its fleet, so nothing stored may be served.";
+        return own(&request, StatusCode::GATEWAY_TIMEOUT, "only-if-cached", text, false);
+    }
+    let Some(Err(wait_s)) = request.worker.fleet.as_ref().map(FleetSeat::take_pass) else {
+        return pass::pass(request, None, Forward::Bypass).await;
+    };
+    let text = "This proxy is cut off from its fleet, and asks origins only so often. Send this again later.";
+    let mut response = own(&request, StatusCode::SERVICE_UNAVAILABLE, "fleet-cut", text, false);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait_s));
+    response
+}
+
+/// Says in `Cache-Status` that the node that answers is cut off from its fleet.
+fn say_cut(response: &mut Response<ReplyBody>) {
+    let mut values: Vec<_> = response.headers().get_all(CACHE_STATUS).iter().cloned().collect();
+    let said = values.pop().and_then(|own| HeaderValue::from_bytes(&[own.as_bytes(), b"; fleet=cut"].concat()).ok());
+    response.headers_mut().remove(CACHE_STATUS);
+    for value in values.into_iter().chain(said) {
+        response.headers_mut().append(CACHE_STATUS, value);
     }
 }
 

@@ -143,6 +143,18 @@ impl SiteRoute {
         }
     }
 
+    /// The rules that make keys, in one line.
+    pub fn key_rules(&self) -> String {
+        let names: Vec<_> = self.key_headers.iter().map(HeaderName::as_str).collect();
+        let kind = match &self.target {
+            Target::Named(_) => "forward",
+            Target::Pool(_) => "origin",
+            _ => "none",
+        };
+        let (key, query, cookies, parts) = (&self.key, &self.query, &self.cookies, self.part_bytes);
+        format!("{kind} {key:?} {query:?} {cookies:?} {names:?} {parts:?} {}", self.is_pass)
+    }
+
     /// Whether a client with this address may use the route.
     #[inline]
     pub fn admits(&self, client: IpAddr) -> bool {

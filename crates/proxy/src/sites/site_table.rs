@@ -129,6 +129,20 @@ impl Sites {
         }
     }
 
+    /// The rules that make keys, a line each, in an order that the table alone decides.
+    pub fn key_rules(&self) -> Vec<String> {
+        let Choice::Named(named) = &self.0 else { return self.routes().into_iter().map(|it| it.key_rules()).collect() };
+        let line = |kind: &str, name: &[u8], index: usize| format!("{kind} {} {index}", name.escape_ascii());
+        let exact = named.exact.iter().map(|(name, index)| line("exact", name, *index));
+        let wildcards = named.wildcards.iter().map(|(name, index)| line("wildcard", name, *index));
+        let mut names: Vec<_> = exact.chain(wildcards).collect();
+        names.sort();
+        let sites = named.sites.iter().flat_map(|site| site.as_written.key_rules());
+        let default = std::iter::once(format!("default {:?}", named.default));
+        let otherwise = std::iter::once(named.otherwise.no_site.key_rules());
+        names.into_iter().chain(sites).chain(default).chain(otherwise).collect()
+    }
+
     /// The routes, each once.
     pub fn routes(&self) -> Vec<&Arc<SiteRoute>> {
         match &self.0 {
@@ -267,6 +281,17 @@ impl SitePaths {
 }
 
 impl PathTable {
+    /// The paths, each with the rules that make keys there.
+    fn key_rules(&self) -> Vec<String> {
+        let line = |kind: &str, path: &[u8], route: &SiteRoute| {
+            format!("{kind} {} {}", path.escape_ascii(), route.key_rules())
+        };
+        let mut exact: Vec<_> = self.exact.iter().map(|(path, route)| line("path", path, route)).collect();
+        exact.sort();
+        let prefixes = self.prefixes.iter().map(|(path, route)| line("prefix", path, route));
+        std::iter::once("site".to_owned()).chain(exact).chain(prefixes).collect()
+    }
+
     fn new(routes: Vec<(PathRule, Arc<SiteRoute>)>) -> PathTable {
         let (mut exact, mut prefixes) = (HashMap::new(), Vec::new());
         for (path, route) in routes {

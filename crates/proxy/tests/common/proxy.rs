@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
-use nectary_proxy::{AdminOptions, AdminToken, Limits, Proxy, ProxyOptions, ProxyStats, StatsReader};
+use nectary_proxy::{AdminOptions, AdminToken, FleetSeat, Limits, Proxy, ProxyOptions, ProxyStats, StatsReader};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy, which is stopped when it is dropped.
@@ -53,7 +53,26 @@ impl TestProxy {
     }
 
     /// Starts a proxy over the store that a device has.
-    pub async fn over(mut options: ProxyOptions, device: SharedDevice, store_options: OpenOptions) -> TestProxy {
+    pub async fn over(options: ProxyOptions, device: SharedDevice, store_options: OpenOptions) -> TestProxy {
+        TestProxy::open(options, device, store_options, |_| None).await
+    }
+
+    /// Starts a proxy over the store that a device has, as a node of a fleet.
+    pub async fn in_fleet(
+        options: ProxyOptions,
+        device: SharedDevice,
+        seat: impl FnOnce(&Store) -> FleetSeat,
+    ) -> TestProxy {
+        let store_options = OpenOptions { memory_bytes: 64 << 20, ..OpenOptions::default() };
+        TestProxy::open(options, device, store_options, |store| Some(seat(store))).await
+    }
+
+    async fn open(
+        mut options: ProxyOptions,
+        device: SharedDevice,
+        store_options: OpenOptions,
+        seat: impl FnOnce(&Store) -> Option<FleetSeat>,
+    ) -> TestProxy {
         // A proxy that is dropped keeps the test's thread, and with it the origin that a fetch in the background waits for.
         if options.limits.drain_timeout == Limits::default().drain_timeout {
             options.limits.drain_timeout = DRAIN;
@@ -61,7 +80,12 @@ impl TestProxy {
         let store = Store::open(device, store_options).await;
         let store = store.expect("an open store");
         let shutdown = Shutdown::new();
-        let proxy = Proxy::start(options, store.clone(), shutdown.clone()).expect("a proxy");
+        let bound = Proxy::bind(options).expect("bound addresses");
+        let bound = match seat(&store) {
+            Some(seat) => bound.with_fleet(seat),
+            None => bound,
+        };
+        let proxy = bound.serve(store.clone(), shutdown.clone()).expect("a proxy");
         let admin_address = proxy.admin_addresses().first().copied();
         let redirect_address = proxy.redirect_addresses().first().copied();
         TestProxy {

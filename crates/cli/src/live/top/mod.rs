@@ -36,6 +36,7 @@ const PROXY_DETAILS: &[&str] = &[
     "acme",
     "certificates",
     "connections",
+    "fleet",
     "latencies",
     "origin_failure",
     "process",

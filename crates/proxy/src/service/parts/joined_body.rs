@@ -23,6 +23,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::{Method, StatusCode};
+use nectary_host::fleet::Standing;
 use nectary_store::{FillReader, Object};
 use tokio::sync::oneshot;
 
@@ -234,8 +235,8 @@ impl Joining {
 /// Finds a part of the body that has these facts. *Errors*: the origin has another body.
 async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
-    if worker.is_leaving.get() {
-        // Another process may have opened the store.
+    if worker.is_leaving.get() || worker.standing() == Standing::ValidateOnly {
+        // Another process may have opened the store, or another node may have purged what is in it.
         return Ok(PartBody::Origin);
     }
     request.method = Method::GET;

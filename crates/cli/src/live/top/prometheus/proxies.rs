@@ -18,6 +18,8 @@ const LATENCY: &str = "nectary_proxy_request_duration_seconds";
 const CERTIFICATE: &str = "nectary_proxy_certificate_end_timestamp_seconds";
 const ORDERED: &str = "nectary_proxy_certificate_failures";
 
+const FLEET_NODE: &str = "nectary_fleet_node_purges_behind";
+
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
@@ -170,17 +172,50 @@ fn label(metric: &str) -> &'static str {
     }
 }
 
+/// The metrics of a node of a fleet.
+const FLEET: &[Metric] = &[
+    ("applied_revision", GAUGE, "The last revision that the node has applied.", &[("", "/applied")]),
+    ("purges_behind", GAUGE, "Purges that the node knows of and has not applied.", &[("", "/purges_behind")]),
+    ("log_purges", GAUGE, "Purges in the log.", &[("", "/log_purges")]),
+    ("log_bytes", GAUGE, "Bytes of the purges in the log.", &[("", "/log_bytes")]),
+    ("purges_queued", GAUGE, "Purges that wait until etcd can be reached.", &[("", "/purges_queued")]),
+    ("purges_accepted_total", COUNTER, "Purges that the node has accepted.", &[("", "/purges_accepted")]),
+    ("purges_refused_total", COUNTER, "Purges that the node has refused.", &[("", "/purges_refused")]),
+    ("purges_applied_total", COUNTER, "Purges that the node has applied.", &[("", "/purges_applied")]),
+    ("everything_purged_total", COUNTER, "How often the node purged everything.", &[("", "/everything_purged")]),
+    ("cuts_total", COUNTER, "How often the node lost its membership.", &[("", "/cuts")]),
+];
+
 /// Formats the metrics of all proxies and their stores.
 pub fn proxies(text: &mut String, proxies: &[Value]) {
     let own: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), proxy)).collect();
     let stores: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["store"])).collect();
     family(text, "nectary_proxy", PROXY, &own);
     family(text, "nectary_store", STORE, &stores);
+    let fleets: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["fleet"])).collect();
+    family(text, "nectary_fleet", FLEET, &fleets);
+    fleet_nodes(text, &own);
     latencies(text, &own);
     certificates(text, &own);
     ordered(text, &own);
     servers(text, &own);
     services(text, &own);
+}
+
+/// Formats what each node of a fleet has not applied, as the node that answers knows it.
+fn fleet_nodes(text: &mut String, proxies: &[(String, &Value)]) {
+    let mut lines = String::new();
+    for (proxy, values) in proxies {
+        for node in values["fleet"]["nodes"].as_array().into_iter().flatten() {
+            let Some(behind) = node["purges_behind"].as_u64() else { continue };
+            let (proxy, name) = (escaped(proxy), escaped(&plain(&node["name"])));
+            let _ = writeln!(lines, "{FLEET_NODE}{{proxy=\"{proxy}\",node=\"{name}\"}} {behind}");
+        }
+    }
+    if !lines.is_empty() {
+        let help = "Purges in the log that a living node has not said it has applied.";
+        let _ = write!(text, "# HELP {FLEET_NODE} {help}\n# TYPE {FLEET_NODE} gauge\n{lines}");
+    }
 }
 
 /// Formats the histograms of how long requests took.

@@ -1,0 +1,75 @@
+//! A proxy of a configuration with `[fleet]`: joining, telling what is wrong, and leaving.
+//!
+//! Owns: the start of the driver beside the proxy, one line in the log for each problem that begins or ends, and the end,
+//! which gives the lease back. Leaves to others: membership (`nectary-fleet`), purges and requests (`nectary-proxy`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nectary_config::ProxyConfig;
+use nectary_fleet::configured::options_of;
+use nectary_fleet::etcd::EtcdFleet;
+use nectary_fleet::options::FleetConnection;
+use nectary_host::fleet::{Membership, PurgeStore};
+use nectary_host::log::{self, Level};
+use nectary_proxy::{FleetSeat, FleetStore, rules_of};
+use nectary_store::Spans;
+
+use crate::exit::{FAILED, Failure, USAGE};
+
+/// A proxy as a node of its fleet.
+#[derive(Debug)]
+pub struct FleetNode {
+    seat: FleetSeat,
+    /// The problems that are in the log.
+    told: Mutex<Vec<String>>,
+}
+
+impl FleetNode {
+    /// Joins the fleet of a configuration, in a thread; `None` if it has none. That etcd is away is no error: the node
+    /// tries to join until it has.
+    ///
+    /// *Errors*: a configuration that cannot be used, files of TLS that cannot be read, no thread.
+    pub fn join(config: Option<&Arc<ProxyConfig>>, store: &Spans) -> Result<Option<FleetNode>, Failure> {
+        let Some((config, fleet)) = config.and_then(|config| Some((config, config.fleet.as_ref()?))) else {
+            return Ok(None);
+        };
+        let rules = rules_of(config).map_err(nectary_proxy::Error::Config)?;
+        let help = "mend [fleet] in the configuration";
+        let options = options_of(fleet, store.stat().span_bytes, rules);
+        let options = options.map_err(|error| Failure::new(USAGE, error, help))?;
+        let FleetConnection::Etcd { endpoints, tls } = &options.connection;
+        let purges: Arc<dyn PurgeStore> = Arc::new(FleetStore::new(store.clone()));
+        let joined = EtcdFleet::start(&options, endpoints.clone(), tls, purges);
+        let joined = joined
+            .map_err(|error| Failure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help))?;
+        let (node, name, count) = (&options.node, &options.fleet, endpoints.len());
+        let text =
+            format_args!("joins the fleet {name} as {node}, by {count} members of etcd; until then origins answer");
+        log::write(Level::Note, "proxy", text);
+        let membership: Arc<dyn Membership> = joined;
+        Ok(Some(FleetNode { seat: FleetSeat::new(membership, fleet), told: Mutex::default() }))
+    }
+
+    /// What the proxy's workers get.
+    pub fn seat(&self) -> &FleetSeat {
+        &self.seat
+    }
+
+    /// Writes a line for each problem that is new, and one for each that is over.
+    pub fn tell_problems(&self) {
+        let problems = self.seat.membership().figures().problems;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in problems.iter().filter(|problem| !told.contains(&problem.what)) {
+            log::write(Level::Warning, "proxy", format_args!("{}; {}", problem.what, problem.remedy));
+        }
+        if problems.is_empty() && !told.is_empty() {
+            log::write(Level::Note, "proxy", format_args!("fleet: nothing is wrong any more"));
+        }
+        *told = problems.into_iter().map(|problem| problem.what).collect();
+    }
+
+    /// Leaves the fleet. Call it when nothing of the proxy uses the store, and before the store is closed.
+    pub async fn leave(&self) {
+        self.seat.membership().leave().await;
+    }
+}

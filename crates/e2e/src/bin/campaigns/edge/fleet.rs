@@ -1,0 +1,65 @@
+//! Disturbs a fleet of three proxies and its etcd under load with purges: `e2e-campaigns fleet --rounds 50 --seed 7`.
+//!
+//! Prints one line per round, the counts and the longest gap. The exit code is 0 only if no response to a request after an
+//! applied purge showed what it purged (but from a node that said that it was cut off, within `serve-when-cut`), no bytes
+//! were wrong, and every node that could answer did. It is 77 if this machine has no etcd.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use nectary_e2e::fleet::{Counts, Extent, Trouble, missing, round};
+use nectary_e2e::report::seed_or_new;
+
+use crate::rounds::{Lack, Problems, first_line, shard};
+
+/// Disturbs a fleet of proxies and its etcd under load.
+#[derive(Args)]
+pub struct Arguments {
+    /// Rounds.
+    #[arg(long, default_value_t = 3)]
+    rounds: u64,
+    /// How often the fleet is disturbed in a round.
+    #[arg(long, default_value_t = 7)]
+    troubles: u64,
+    /// The seed of the first round; a new one is drawn and printed by default.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only every N-th round, as K/N, counted from 0.
+    #[arg(long, default_value = "0/1")]
+    shard: String,
+    /// Believes in purges that were never made, which the campaign must find.
+    #[arg(long)]
+    plant: bool,
+}
+
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(reason) = missing() {
+        return Ok(Lack::IsAllowed.exit("fleet", reason));
+    }
+    let seed = seed_or_new(arguments.seed);
+    let (at, of) = shard(&arguments.shard)?;
+    let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
+    for number in (0..arguments.rounds).filter(|number| number % of == at) {
+        let round_seed = seed.wrapping_add(number);
+        let serve_when_cut = Duration::from_secs(if number % 2 == 0 { 0 } else { 3 });
+        let extent = Extent { troubles: arguments.troubles, serve_when_cut, is_planted: arguments.plant };
+        ran += 1;
+        match round(round_seed, &extent) {
+            Ok(mut counts) => {
+                println!("round {number}, seed {round_seed}, serve-when-cut {serve_when_cut:?}: {counts}");
+                problems.extend(std::mem::take(&mut counts.problems));
+                all.add(counts);
+            }
+            Err(error) => problems.add(format!("round {number}, seed {round_seed}: {}", first_line(&error))),
+        }
+    }
+    if arguments.troubles >= Trouble::KINDS.len() as u64 && !arguments.plant {
+        let absent = Trouble::KINDS.iter().zip(all.troubles).filter(|(_, count)| *count == 0);
+        problems.extend(absent.map(|(kind, _)| format!("the trouble {kind} was never made")));
+    }
+    println!("fleet: {ran} rounds from seed {seed}: {all}; {} problems in all", problems.count());
+    Ok(problems.exit())
+}

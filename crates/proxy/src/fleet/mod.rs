@@ -1,0 +1,98 @@
+//! A proxy as a node of a fleet.
+//!
+//! Owns: [`FleetSeat`], what the workers share of their fleet: the purges that every node applies, and how many requests
+//! may go to origins while the store may not be used. The store's side is [`FleetStore`]. Leaves to others: who is a
+//! member and the order of purges (behind [`Membership`]), and the answers to purges (`service/purge`).
+
+mod fleet_store;
+mod pass_limit;
+mod purge_texts;
+mod rules_hash;
+
+use std::fmt;
+use std::sync::Arc;
+
+use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
+use nectary_host::fleet::{
+    FleetError, FleetGate, FleetPurge, Membership, PurgeOutcome, PurgeScope, PurgeWish, RulesHash,
+};
+
+pub use self::fleet_store::FleetStore;
+use self::pass_limit::PassLimit;
+pub use self::purge_texts::{outcome_json, outcome_text};
+pub(crate) use self::rules_hash::hash_of;
+pub use self::rules_hash::rules_of;
+
+/// Requests to origins in a period while the store may not be used, unless the configuration says it.
+const PASSES: (u32, std::time::Duration) = (100, std::time::Duration::from_secs(1));
+
+/// What the workers of a proxy share of their fleet. It is cheap to clone.
+#[derive(Clone)]
+pub struct FleetSeat {
+    membership: Arc<dyn Membership>,
+    gate: Arc<FleetGate>,
+    wish: PurgeWish,
+    passes: Arc<PassLimit>,
+}
+
+impl FleetSeat {
+    /// The seat of a node whose configuration has this table.
+    pub fn new(membership: Arc<dyn Membership>, config: &FleetConfig) -> FleetSeat {
+        let wish = match config.purges.answer.map(|answer| answer.value) {
+            None | Some(PurgeAnswer::Applied) => PurgeWish::Applied,
+            Some(PurgeAnswer::Accepted) => PurgeWish::Accepted,
+        };
+        let rate = config.validate_when_cut.map(|rate| rate.value);
+        let (count, period) = rate.map_or(PASSES, |RequestRate { count, period }| (count, period));
+        let gate = membership.gate().clone();
+        FleetSeat { membership, gate, wish, passes: Arc::new(PassLimit::new(count, period)) }
+    }
+
+    /// The fleet.
+    pub fn membership(&self) -> &Arc<dyn Membership> {
+        &self.membership
+    }
+
+    /// What the node may do with what its store has.
+    pub(crate) fn gate(&self) -> &FleetGate {
+        &self.gate
+    }
+
+    /// Whether one more request may go to an origin now, as the store may not be used; else the seconds after which the
+    /// next one may.
+    pub(crate) fn take_pass(&self) -> Result<(), u64> {
+        self.passes.take(nectary_host::clock::since_boot())
+    }
+
+    /// Purges on every node, and waits for what the caller or else the configuration wishes.
+    ///
+    /// *Durability* and *errors*: those of [`Membership::purge`].
+    pub async fn purge(
+        &self,
+        scope: PurgeScope,
+        soft_since_s: Option<u32>,
+        wish: Option<PurgeWish>,
+    ) -> Result<PurgeOutcome, FleetError> {
+        let purge = FleetPurge { scope, soft_since_s };
+        if !purge.is_bounded() {
+            return Err(FleetError::TooLarge("it has too many or too long keys, prefixes or tags".to_owned()));
+        }
+        self.membership.purge(purge, self.wish_of(wish)).await
+    }
+
+    /// What a purge waits for whose caller wishes this.
+    pub fn wish_of(&self, wish: Option<PurgeWish>) -> PurgeWish {
+        wish.unwrap_or(self.wish)
+    }
+
+    /// Says what the rules are that make keys.
+    pub(crate) fn set_rules(&self, rules: RulesHash) {
+        self.membership.set_rules(rules);
+    }
+}
+
+impl fmt::Debug for FleetSeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FleetSeat").field("node", self.membership.name()).field("wish", &self.wish).finish()
+    }
+}

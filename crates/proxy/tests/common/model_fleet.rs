@@ -1,0 +1,175 @@
+//! A fleet in memory: one log of purges, and nodes that are up or down.
+//!
+//! Owns: [`ModelFleet`]. A purge is in the log, and is applied by each node that is up, before it is answered; a node that
+//! comes up applies what it missed before its gate opens. A node whose gate was shut by the test refuses purges.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_config::FleetConfig;
+use nectary_host::fleet::{
+    AppliedMark, FleetError, FleetFigures, FleetGate, FleetPurge, FleetView, Later, LoggedPurge, Membership, NodeName,
+    OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, Standing,
+};
+use nectary_proxy::{FleetSeat, FleetStore};
+use nectary_store::Store;
+use tokio::sync::watch;
+
+/// The identity of every model.
+const IDENTITY: u128 = 7;
+
+/// A fleet in memory.
+#[derive(Clone, Default)]
+pub struct ModelFleet(Arc<Mutex<FleetState>>);
+
+#[derive(Default)]
+struct FleetState {
+    log: Vec<FleetPurge>,
+    nodes: Vec<Arc<ModelNode>>,
+}
+
+/// A node of it, over one opening of a store.
+pub struct ModelNode {
+    name: NodeName,
+    gate: Arc<FleetGate>,
+    store: FleetStore,
+    fleet: ModelFleet,
+    views: watch::Sender<Arc<FleetView>>,
+    rules: Mutex<Vec<RulesHash>>,
+}
+
+impl ModelFleet {
+    fn state(&self) -> std::sync::MutexGuard<'_, FleetState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The purges of the log.
+    pub fn log(&self) -> Vec<FleetPurge> {
+        self.state().log.clone()
+    }
+
+    /// A node that is down, with its store open.
+    pub fn node(&self, name: &str, store: &Store) -> Arc<ModelNode> {
+        Arc::new(ModelNode {
+            name: NodeName::new(name).expect("a name"),
+            gate: Arc::new(FleetGate::new()),
+            store: FleetStore::new(store.clone()),
+            fleet: self.clone(),
+            views: watch::Sender::new(Arc::default()),
+            rules: Mutex::default(),
+        })
+    }
+}
+
+impl ModelNode {
+    /// What a proxy gets of it.
+    pub fn seat(self: &Arc<Self>, config: &FleetConfig) -> FleetSeat {
+        FleetSeat::new(self.clone(), config)
+    }
+
+    /// Applies what was missed, and then serves.
+    pub async fn come_up(self: &Arc<Self>) {
+        let mark = self.store.mark();
+        let known = if mark.fleet == IDENTITY { mark.revision } else { 0 };
+        let log = self.fleet.log();
+        for (revision, purge) in (1_u64..).zip(log).filter(|(revision, _)| *revision > known) {
+            self.apply(revision, purge).await.expect("applied");
+        }
+        self.fleet.state().nodes.push(self.clone());
+        self.gate.set_times(Duration::MAX, Duration::MAX);
+    }
+
+    /// Takes no part any more; its proxy may go on.
+    pub fn go_down(&self) {
+        self.fleet.state().nodes.retain(|node| node.name != self.name);
+        self.shut();
+    }
+
+    /// Serves, although it is cut off.
+    pub fn cut(&self) {
+        self.fleet.state().nodes.retain(|node| node.name != self.name);
+        self.gate.set_times(Duration::ZERO, Duration::MAX);
+    }
+
+    /// Serves nothing from the store.
+    pub fn shut(&self) {
+        self.gate.set_times(Duration::ZERO, Duration::ZERO);
+    }
+
+    /// What its store has applied.
+    pub fn mark(&self) -> AppliedMark {
+        self.store.mark()
+    }
+
+    /// The rules that the proxy has said.
+    pub fn rules(&self) -> Vec<RulesHash> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn apply(&self, revision: u64, purge: FleetPurge) -> Later<Result<(), String>> {
+        self.store.apply(vec![LoggedPurge { revision, purge }], Some(AppliedMark { fleet: IDENTITY, revision }))
+    }
+}
+
+impl Membership for ModelNode {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn gate(&self) -> &Arc<FleetGate> {
+        &self.gate
+    }
+
+    fn views(&self) -> watch::Receiver<Arc<FleetView>> {
+        self.views.subscribe()
+    }
+
+    fn owners(&self, _key: &[u8]) -> OwnerOrder {
+        OwnerOrder::new(Arc::default(), [], None)
+    }
+
+    fn reach(&self, _revision: u64) -> Later<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn purge(&self, purge: FleetPurge, wish: PurgeWish) -> Later<Result<PurgeOutcome, FleetError>> {
+        if self.gate.standing() != Standing::Member {
+            return Box::pin(std::future::ready(Err(FleetError::Away("the test says so".to_owned()))));
+        }
+        let (revision, nodes) = {
+            let mut state = self.fleet.state();
+            state.log.push(purge.clone());
+            (state.log.len() as u64, state.nodes.clone())
+        };
+        Box::pin(async move {
+            for node in &nodes {
+                node.apply(revision, purge.clone()).await.map_err(FleetError::Unknown)?;
+            }
+            let is_applied = wish == PurgeWish::Applied;
+            Ok::<_, FleetError>(PurgeOutcome {
+                revision,
+                nodes: nodes.len(),
+                missing: Vec::new(),
+                is_applied,
+                is_queued: false,
+            })
+        })
+    }
+
+    fn set_rules(&self, rules: RulesHash) {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rules);
+    }
+
+    fn on_message(&self, message: PeerMessage) -> Later<Result<Vec<u8>, FleetError>> {
+        Box::pin(std::future::ready(Err(FleetError::Message(message.word))))
+    }
+
+    fn figures(&self) -> FleetFigures {
+        FleetFigures::default()
+    }
+
+    fn leave(&self) -> Later<()> {
+        self.go_down();
+        Box::pin(std::future::ready(()))
+    }
+}
