@@ -144,10 +144,10 @@ impl TreeFileSystem {
     fn release(&self, handle: u64) {
         match self.handles.remove(handle) {
             Some(Handle::File(file)) => {
-                if self.passed.end(file.node.number)
-                    && let Some(mut change) = OwnChange::of(&file.node)
-                {
-                    change.bytes(0, u64::MAX);
+                while !self.passed.end(file.node.number) {
+                    if let Some(mut change) = OwnChange::of(&file.node) {
+                        change.bytes(0, u64::MAX);
+                    }
                 }
                 self.nodes.remove_open(&file.node);
             }
