@@ -55,6 +55,12 @@ impl PassedFiles {
         self.is_agreed.store(is_agreed, Ordering::Release);
     }
 
+    /// Whether a program can write to a file by the kernel alone, so that nothing here can refuse it.
+    pub fn is_written(&self) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.values().any(|opened| matches!(opened, OpenedAs::Passed { is_writable: true, .. }))
+    }
+
     /// The number of opens after which the kernel read the file itself.
     pub fn opens(&self) -> u64 {
         self.opens.load(Ordering::Relaxed)

@@ -101,7 +101,12 @@ pub(crate) struct Choice {
 
 impl PartialEq for Destination {
     fn eq(&self, other: &Destination) -> bool {
-        self.origin == other.origin && self.reach == other.reach && Arc::ptr_eq(&self.rules, &other.rules)
+        // A server that has left and is back is another one: what is kept for the former is dropped.
+        let state = |to: &Destination| to.state.as_ref().map(Arc::as_ptr);
+        self.origin == other.origin
+            && self.reach == other.reach
+            && Arc::ptr_eq(&self.rules, &other.rules)
+            && state(self) == state(other)
     }
 }
 
