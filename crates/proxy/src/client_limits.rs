@@ -72,10 +72,17 @@ impl ClientLimits {
     /// none, and the proxy's is put back.
     pub fn take_after_proxy(&self, rule: Option<&RequestRule>, client: IpAddr, now: Instant) -> Result<(), u64> {
         let taken = self.take_of_site(rule, client, now);
-        if let (Err(_), Some(requests)) = (&taken, &self.requests) {
-            requests.buckets.put_back(&requests.rule, client, now);
+        if taken.is_err() {
+            self.put_back_of_proxy(client, now);
         }
         taken
+    }
+
+    /// Puts back a token of the proxy that was taken for a request.
+    pub fn put_back_of_proxy(&self, client: IpAddr, now: Instant) {
+        if let Some(requests) = &self.requests {
+            requests.buckets.put_back(&requests.rule, client, now);
+        }
     }
 
     /// Counts a new connection of a client; nothing is counted without a limit. *Errors*: its network has too many.
@@ -418,6 +425,8 @@ mod tests {
         }
         assert_eq!((of_proxy(), limits.take_after_proxy(None, client, now)), (Ok(()), Ok(())), "another site");
         assert_eq!(of_proxy(), Err(30));
+        limits.put_back_of_proxy(client, now);
+        assert_eq!((of_proxy(), of_proxy()), (Ok(()), Err(30)));
     }
 
     #[test]

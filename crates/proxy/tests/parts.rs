@@ -1,11 +1,12 @@
 //! On a route with `part-size` bodies are fetched and stored in parts: a range costs its parts alone, and parts of
 //! different bodies are never joined.
 
+mod changes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_proxy::{ProxyOptions, options_of};
-use nectary_store::KeyRef;
 
 use crate::common::sites::{at, with_rule, with_rule_config};
 use crate::common::*;
@@ -534,78 +535,4 @@ async fn a_client_counts_once_whatever_its_parts() {
     assert_eq!((stats.body_bytes_sent, origin.count()), (LENGTH as u64, 10));
     ask_until_hit(&proxy, &[]).await;
     proxy.wait_for(|stats| stats.misses + stats.hits + stats.collapsed == stats.requests).await;
-}
-
-async fn soft_purge(proxy: &TestProxy) {
-    let purge = ["PURGE /x HTTP/1.1", "host: a", AUTHORIZATION, "fastly-soft-purge: 1"];
-    assert_eq!(Client::connect(proxy.address).await.ask(&purge).await.status, 200);
-}
-
-#[tokio::test]
-async fn error_that_is_over_hides_no_parts() {
-    let (origin, whole) = (Origin::start().await, body(30, LENGTH));
-    origin.on("/x", Script::response("404 Not Found", &[FRESH], b"none"));
-    let proxy = with_parts(&origin, PART as u64).await;
-    assert_eq!(ask(&proxy, &[]).await.status, 404);
-    assert_eq!(ask_until_hit(&proxy, &[]).await.status, 404);
-    soft_purge(&proxy).await;
-    origin.now("/x", Script::range(&[TAG, FRESH], &whole));
-    let reply = ask_range(&proxy, "500000-500009").await;
-    assert_eq!((reply.status, &reply.body[..]), (206, &whole[500_000..500_010]));
-    assert_eq!(ranges(&origin), [part(0), part(7)]);
-}
-
-/// The parts of a body are joined by its strong validator, so a confirmation that takes it away is none.
-#[tokio::test]
-async fn confirmation_with_weak_tag_is_not_enough() {
-    let whole = body(31, 3 * PART);
-    let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
-    assert_eq!(ask_range(&proxy, "0-9").await.body, whole[..10]);
-    ask_until_hit(&proxy, &["range: bytes=0-9"]).await;
-    soft_purge(&proxy).await;
-    origin.now("/x", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: W/\"a\"\r\n\r\n"));
-    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
-    let reply = ask_range(&proxy, "0-9").await;
-    assert_eq!((reply.status, &reply.body[..]), (206, &whole[..10]));
-    assert_eq!(ranges(&origin), [part(0), part(0), part(0)]);
-}
-
-#[tokio::test]
-async fn condition_decides_before_a_late_range() {
-    let whole = body(32, PART + 100);
-    let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
-    assert_eq!(ask_range(&proxy, "500000-").await.status, 416);
-    assert_eq!(ranges(&origin), [part(7)], "the part's answer is the client's");
-    // With `If-Range` the origin decides whether there is a range at all.
-    ask(&proxy, &["range: bytes=500000-", "if-range: \"b\""]).await;
-    let got = origin.got().pop().expect("a request");
-    assert_eq!((got.header("range"), got.header("if-range")), ("bytes=500000-".into(), "\"b\"".into()));
-}
-
-#[tokio::test]
-async fn stored_error_answers_every_range() {
-    let origin = Origin::start().await;
-    origin.on("/x", Script::response("404 Not Found", &[FRESH], b"none"));
-    let proxy = with_parts(&origin, PART as u64).await;
-    assert_eq!(ask_range(&proxy, "0-9").await.status, 404);
-    ask_until_hit(&proxy, &[]).await;
-    let reply = ask_range(&proxy, "500000-500009").await;
-    assert_eq!((reply.status, reply.is_hit(), origin.count()), (404, true, 1));
-}
-
-#[tokio::test]
-async fn parts_are_gone_with_the_origins_ranges() {
-    let (old, new) = (body(33, LENGTH), body(34, LENGTH));
-    let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
-    for range in ["0-9", "500000-500009"] {
-        ask_range(&proxy, range).await;
-        ask_until_hit(&proxy, &[&format!("range: bytes={range}")]).await;
-    }
-    let variant = format!("part!:{}\n", part(7));
-    let is_stored = async || proxy.store.get(KeyRef::new(b"http://a/x", variant.as_bytes())).await.is_some();
-    assert!(is_stored().await);
-    origin.now("/x", Script::ok(&["etag: \"b\"", FRESH], &new));
-    let reply = ask(&proxy, &["cache-control: no-cache", "range: bytes=0-9"]).await;
-    assert_eq!(reply.body, new[..10]);
-    assert!(!is_stored().await, "it is of a body that the origin no longer has");
 }

@@ -97,8 +97,8 @@ impl Tree {
 
     /// Changes the mode of the mounted tree.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, and for a tree that
-    /// was mounted read-only; the errors of a flush.
+    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, for a tree that was
+    /// mounted read-only, and for read-only while a program can write to a file by the kernel alone; the errors of a flush.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
         let refused = |detail: &str| {
             let name = self.options.directory.display().to_string();
@@ -113,7 +113,11 @@ impl Tree {
         }
         if mode == Mode::ReadOnly {
             // The tree must refuse writes before the cache does, because its error is `EROFS`, which programs expect.
-            self.file_system.read_only.store(true, Ordering::Release);
+            let before = self.file_system.read_only.swap(true, Ordering::AcqRel);
+            if self.file_system.passed.is_written() {
+                self.file_system.read_only.store(before, Ordering::Release);
+                return refused("a program can write to a file that the kernel passes through: close that file first");
+            }
         }
         self.cache().set_mode(mode).await?;
         self.file_system.read_only.store(mode == Mode::ReadOnly, Ordering::Release);

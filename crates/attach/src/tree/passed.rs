@@ -55,6 +55,12 @@ impl PassedFiles {
         self.is_agreed.store(is_agreed, Ordering::Release);
     }
 
+    /// Whether a program can write to a file by the kernel alone, so that nothing here can refuse it.
+    pub fn is_written(&self) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.values().any(|opened| matches!(opened, OpenedAs::Passed { is_writable: true, .. }))
+    }
+
     /// The number of opens after which the kernel read the file itself.
     pub fn opens(&self) -> u64 {
         self.opens.load(Ordering::Relaxed)
@@ -71,6 +77,9 @@ impl PassedFiles {
     ) -> u32 {
         let Some(files) = self.backing.get().filter(|_| self.is_agreed.load(Ordering::Acquire)) else { return 0 };
         let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        let is_small = is_read_only && flags & libc::O_DIRECT == 0 && size <= self.bytes_max;
+        // A source that does not answer must not hold the lock.
+        let file = if is_small { descriptor().ok() } else { None };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match open.get_mut(&node) {
             Some(OpenedAs::Cached(handles)) => {
@@ -85,9 +94,7 @@ impl PassedFiles {
             }
             None => {}
         }
-        let is_small = is_read_only && flags & libc::O_DIRECT == 0 && size <= self.bytes_max;
-        let number = || files.open(descriptor().ok()?.as_fd()).ok();
-        let backing = if is_small { number().unwrap_or(0) } else { 0 };
+        let backing = file.and_then(|file| files.open(file.as_fd()).ok()).unwrap_or(0);
         let opened = match backing {
             0 => OpenedAs::Cached(1),
             _ => OpenedAs::Passed { backing, handles: 1, is_writable: false },
@@ -97,26 +104,29 @@ impl PassedFiles {
         backing
     }
 
-    /// Ends what [`begin`](Self::begin) began. Returns whether it was the last handle of a file that programs may have
-    /// changed without the cache.
+    /// Ends what [`begin`](Self::begin) began. Returns whether it has: it has not if this is the last handle of a file that
+    /// programs may have changed without the cache. The caller makes the cache read the file again, and calls again. Until
+    /// then the file stays passed through, so that nobody reads its old bytes from the cache.
     pub fn end(&self, node: u64) -> bool {
-        let Some(files) = self.backing.get() else { return false };
+        let Some(files) = self.backing.get() else { return true };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let handles = match open.get_mut(&node) {
-            Some(OpenedAs::Cached(handles) | OpenedAs::Passed { handles, .. }) => handles,
-            None => return false,
+            Some(OpenedAs::Passed { handles, is_writable, .. }) => {
+                if *handles == 1 && std::mem::take(is_writable) {
+                    return false;
+                }
+                handles
+            }
+            Some(OpenedAs::Cached(handles)) => handles,
+            None => return true,
         };
         *handles = handles.saturating_sub(1);
-        if *handles > 0 {
-            return false;
+        if *handles == 0
+            && let Some(OpenedAs::Passed { backing, .. }) = open.remove(&node)
+        {
+            // The kernel knows the number until it is closed, or the connection ends.
+            let _ = files.close(backing);
         }
-        match open.remove(&node) {
-            Some(OpenedAs::Passed { backing, is_writable, .. }) => {
-                // The kernel knows the number until it is closed, or the connection ends.
-                let _ = files.close(backing);
-                is_writable
-            }
-            _ => false,
-        }
+        true
     }
 }

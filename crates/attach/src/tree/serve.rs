@@ -114,11 +114,18 @@ impl TreeFileSystem {
     fn open_handle(&self, node: u64, flags: i32) -> Result<NewHandle> {
         let node = self.nodes.get(node)?;
         let file = self.open(&node)?;
-        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+        let is_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if is_writing {
             self.changes()?;
             file.source.writer()?;
         }
-        self.add_file(&node, file, flags)
+        let opened = self.add_file(&node, file, flags)?;
+        // The tree may have become read-only before the handle was counted.
+        if is_writing && let Err(error) = self.changes() {
+            self.release(opened.0);
+            return Err(error);
+        }
+        Ok(opened)
     }
 
     fn open_directory(&self, node: u64) -> Result<u64> {
@@ -144,10 +151,10 @@ impl TreeFileSystem {
     fn release(&self, handle: u64) {
         match self.handles.remove(handle) {
             Some(Handle::File(file)) => {
-                if self.passed.end(file.node.number)
-                    && let Some(mut change) = OwnChange::of(&file.node)
-                {
-                    change.bytes(0, u64::MAX);
+                while !self.passed.end(file.node.number) {
+                    if let Some(mut change) = OwnChange::of(&file.node) {
+                        change.bytes(0, u64::MAX);
+                    }
                 }
                 self.nodes.remove_open(&file.node);
             }

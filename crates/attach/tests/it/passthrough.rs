@@ -4,7 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nectary_buffer::Mode;
 
@@ -45,6 +46,30 @@ fn writable(shown: &Shown, name: &str) -> File {
     OpenOptions::new().read(true).write(true).open(shown.at(name)).unwrap()
 }
 
+/// Opens a file for reading when the kernel passes it through. The kernel says late that a last handle was closed.
+fn passed(shown: &Shown, name: &str) -> File {
+    let (before, began) = (shown.tree.figures().passed_opens, Instant::now());
+    loop {
+        let file = File::open(shown.at(name)).unwrap();
+        if shown.tree.figures().passed_opens > before {
+            return file;
+        }
+        drop(file);
+        assert!(began.elapsed().as_secs() < 20, "{name} is not passed through");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Asserts that a file has these bytes when the kernel no longer passes it through.
+fn cached(shown: &Shown, name: &str, expected: &[u8]) {
+    let (before, began) = (references(shown), Instant::now());
+    while references(shown) == before {
+        assert!(whole(&mut writable(shown, name)) == expected, "{name}");
+        assert!(began.elapsed().as_secs() < 20, "{name} stays passed through");
+        sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn small_files_pass_and_large_do_not() {
     let files = [("empty", 0), ("small", 5000), ("limit", SMALL), ("large", SMALL + 1)];
@@ -57,9 +82,7 @@ fn small_files_pass_and_large_do_not() {
         assert_eq!(shown.tree.figures().passed_opens > opens, is_small, "{name}");
     }
     // What is opened for writing goes through the cache, whatever its size.
-    let before = references(&shown);
-    assert_eq!(whole(&mut writable(&shown, "small")), bytes(5000, 1));
-    assert!(references(&shown) > before);
+    cached(&shown, "small", &bytes(5000, 1));
 }
 
 #[test]
@@ -68,7 +91,7 @@ fn passed_writes_are_read_through_cache() {
         let Some(shown) = shown("passed writes", is_exclusive, &[("file", 20_000)]) else { return };
         // The cache has the old bytes.
         assert_eq!(whole(&mut writable(&shown, "file")), bytes(20_000, 1));
-        let mut reader = File::open(shown.at("file")).unwrap();
+        let mut reader = passed(&shown, "file");
         let mut writer = writable(&shown, "file");
         for seed in 2..5 {
             // Two handles of one kind see each other's bytes, at once and with an equal size.
@@ -83,12 +106,7 @@ fn passed_writes_are_read_through_cache() {
         writer.sync_all().unwrap();
         assert_eq!(fs::read(shown.below("file")).unwrap(), bytes(20_000, 5));
         drop((reader, writer));
-        // The kernel says late that the last handle was closed; until then the file is passed through.
-        let (before, began) = (references(&shown), Instant::now());
-        while references(&shown) == before {
-            assert_eq!(whole(&mut writable(&shown, "file")), bytes(20_000, 5), "exclusive: {is_exclusive}");
-            assert!(began.elapsed().as_secs() < 20, "the file stays passed through");
-        }
+        cached(&shown, "file", &bytes(20_000, 5));
     }
 }
 

@@ -228,7 +228,7 @@ const CLAIMS: [Row; 23] = [
                     move |what| ncar_ratios(report, &format!("{system}.client.{what}"), &format!("xfs.client.{what}"));
                 ["read.direct.streams1", "write.direct.streams1"].into_iter().flat_map(pair)
             });
-            Ok(all_hold(pairs.collect(), |found| found.low < CLOSE && found.high > 1.0 / CLOSE))
+            Ok(all_hold(pairs.collect(), |found| found.high <= CLOSE && found.low >= 1.0 / CLOSE))
         }),
     ),
     (
@@ -264,7 +264,7 @@ const CLAIMS: [Row; 23] = [
         "The system times of DEAR and LRU are comparable, so DEAR costs little (Figure 8)",
         Judge::By(|all| {
             let report = of(all, "cache-dear")?;
-            Ok(all_hold(dear_ratios(report, &SYSTEM, "dear", "lru"), |found| found.low <= CLOSE))
+            Ok(all_hold(dear_ratios(report, &SYSTEM, "dear", "lru"), |found| found.high <= CLOSE))
         }),
     ),
     (

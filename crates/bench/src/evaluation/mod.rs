@@ -177,8 +177,7 @@ fn read_report(path: &Path) -> Result<Report, Error> {
 /// Writes a file as a whole: after a crash at any moment there is the old one or the new one, on the disk.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = folder.join(format!(".{name}.part"));
+    let part = part_of(path);
     let written = File::create(&part).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -186,6 +185,11 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         File::open(folder)?.sync_all()
     });
     written.map_err(|error| Error::failed(path.display(), error))
+}
+
+/// The file that takes the place of another one when it is complete.
+fn part_of(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()))
 }
 
 /// The text of a number with a fitting number of digits.

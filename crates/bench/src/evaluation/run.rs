@@ -15,7 +15,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::{
-    EVALUATION_STEPS, Evaluation, EvaluationStep, RUN, RunNote, is_not_run, is_quick, read_report, replace_file,
+    EVALUATION_STEPS, Evaluation, EvaluationStep, PAGE_NAME, RUN, RunNote, is_not_run, is_quick, part_of, read_report,
+    replace_file,
 };
 use crate::guardian::Guardian;
 use crate::process::Inside;
@@ -113,13 +114,16 @@ fn lock(folder: &Path) -> Result<File, Error> {
     }
 }
 
-/// Removes the files of an experiment that was interrupted.
+/// Removes the files of an experiment that was interrupted; the directory may have files of others.
 fn remove_parts(folder: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(folder).map_err(|error| Error::failed(folder.display(), error))? {
-        let path = entry.map_err(|error| Error::failed(folder.display(), error))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') && name.ends_with(".part") {
-            fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
+    let of_steps = EVALUATION_STEPS.iter().map(|step| format!("{}.json", step.name));
+    for name in of_steps.chain([PAGE_NAME.to_owned()]) {
+        let path = part_of(&folder.join(name));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::failed(path.display(), error));
+            }
+            _ => {}
         }
     }
     Ok(())

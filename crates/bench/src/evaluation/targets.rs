@@ -103,11 +103,13 @@ fn state(figure: &DesignFigure, sources: &[Source]) -> StatedFigure {
         sources.iter().filter(|source| patterns.iter().any(|pattern| is_like(&source.0.name, pattern))).collect();
     // A figure without a value, because a contender is missing, says nothing.
     found.retain(|source| source.0.value.is_finite());
-    // With JSON and a page of the same figure, the JSON counts.
-    let mut names: Vec<&str> = Vec::new();
+    // With JSON and a page of the same experiment, the JSON counts. Two experiments may have figures of one name.
+    let mut names: Vec<(&str, &str)> = Vec::new();
     found.retain(|source| {
-        let is_new = !names.contains(&source.0.name.as_str());
-        names.push(&source.0.name);
+        let experiment = source.1.rsplit_once('.').map_or(source.1.as_str(), |(experiment, _)| experiment);
+        let name = (experiment, source.0.name.as_str());
+        let is_new = !names.contains(&name);
+        names.push(name);
         is_new
     });
     found.sort_by_key(|source| !source.0.is_short());
@@ -238,6 +240,25 @@ mod tests {
         ] {
             assert_eq!(is_like("ratio.4gb.xfs.50", pattern), is_meant, "{pattern}");
         }
+    }
+
+    #[test]
+    fn miss_of_one_experiment_is_not_hidden() {
+        let source = |value: f64, file: &str| {
+            let figure = Figure::new("written_per_byte_put.4gb", "B", Estimate { value, low: value, high: value });
+            (figure.at_most(1.25), file.to_owned())
+        };
+        let stated = |sources: &[Source]| {
+            let figure = DESIGN_FIGURES.iter().find(|one| match one.measure {
+                Measure::Figures(patterns) => patterns.contains(&"written_per_byte_put.*"),
+                _ => false,
+            });
+            let stated = state(figure.expect("a figure with that pattern"), sources);
+            (stated.state, stated.measured.len())
+        };
+        let good = source(1.2, "store-table4.json");
+        assert_eq!(stated(&[good.clone(), source(1.5, "store-table5.json")]), (FigureState::NotReached, 2));
+        assert_eq!(stated(&[good, source(1.5, "store-table4.md")]), (FigureState::Reached, 1));
     }
 
     #[test]

@@ -75,6 +75,10 @@ pub(super) async fn route(
     if form.is_ok()
         && let Some(answer) = of_check(&request)
     {
+        // A check does not count.
+        if let (None, Some(client)) = (wait_s, request.client.own_address()) {
+            request.worker.client_limits.put_back_of_proxy(client, request.started);
+        }
         return answer;
     }
     if let Some(wait_s) = wait_s {

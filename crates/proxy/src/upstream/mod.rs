@@ -101,7 +101,12 @@ pub(crate) struct Choice {
 
 impl PartialEq for Destination {
     fn eq(&self, other: &Destination) -> bool {
-        self.origin == other.origin && self.reach == other.reach && Arc::ptr_eq(&self.rules, &other.rules)
+        // A server that has left and is back is another one: what is kept for the former is dropped.
+        let state = |to: &Destination| to.state.as_ref().map(Arc::as_ptr);
+        self.origin == other.origin
+            && self.reach == other.reach
+            && Arc::ptr_eq(&self.rules, &other.rules)
+            && state(self) == state(other)
     }
 }
 
@@ -354,6 +359,18 @@ impl Upstream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{Limits, OriginTimes};
+
+    #[test]
+    fn server_that_is_back_is_another_destination() {
+        let trust = Arc::new(OriginTrust::new(None).expect("no file"));
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
+        let origin = Origin { https: false, host: "a".into(), port: 81 };
+        let to = Destination::new(origin.clone(), Reach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules);
+        let server = Server::new(origin.clone(), 1);
+        assert!(to.at(&server) == to.at(&server.with_share(2, 7)), "it is the same with another share");
+        assert!(to.at(&server) != to.at(&Server::new(origin, 1)));
+    }
 
     #[test]
     fn clients_from_elsewhere_do_not_get_to_what_listens_here() {

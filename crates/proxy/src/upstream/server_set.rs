@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_server_is_last_of_its_level() {
+    fn full_server_is_last_of_its_level() {
         let rule = LimitRule { connections_max: 1, queue_max: 1, queue_time: std::time::Duration::from_secs(1) };
         let at = |port, priority| Arc::new(server(port, 1).limited(Some(rule)).found(priority, "a"));
         let set = ServerSet::new(vec![at(1, 1), at(2, 1), at(3, 2)], true);

@@ -27,8 +27,8 @@ Usage: research mounted-files [--folder DIR] [--turns N] [--write FILE]
   --turns N     how often each program runs [default: 15]
   --write FILE  the page into which the tables go
 
-Exit codes: 0 the cache saves reads and passthrough saves time, 1 one does not, 2 the command line is wrong, 77 this machine
-cannot mount";
+Exit codes: 0 the cache saves reads and passthrough saves time, 1 one does not, or nothing could be measured, 2 the
+command line is wrong, 77 this machine cannot mount";
 
 /// The exit code if this machine cannot mount.
 const NOT_RUN: u8 = 77;
@@ -94,7 +94,10 @@ pub fn main(words: &[String]) -> ExitCode {
             short.iter().for_each(|line| println!("SHORT {line}"));
             ExitCode::FAILURE
         }
-        Err(error) => usage(&error),
+        Err(error) => {
+            eprintln!("mounted-files: error: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

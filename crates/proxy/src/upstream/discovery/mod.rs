@@ -68,7 +68,7 @@ struct LastAnswer {
     failures: u64,
     /// Why the last one was not.
     failure: Option<String>,
-    /// Whether it said that there is no server.
+    /// Whether one since the last good one said that there is no server.
     is_withdrawn: bool,
 }
 
@@ -155,7 +155,9 @@ impl Pool {
                 if is_withdrawn {
                     last.found = FoundServers::default();
                 }
-                (last.failures, last.is_withdrawn) = (last.failures + 1, is_withdrawn);
+                last.failures += 1;
+                // A failure after that gives no server back.
+                last.is_withdrawn |= is_withdrawn;
                 last.failure = Some(failure.clone());
                 Some(failure)
             }
@@ -312,6 +314,10 @@ mod tests {
         assert_eq!((figures().failures, figures().failure), (0, None));
         say(&pool, Ok(&[(0, 0, 0, "")]));
         assert_eq!((urls(&pool).len(), figures().is_failing, figures().servers), (0, true, 0), "it is believed");
+        say(&pool, Err("silence"));
+        assert_eq!((figures().failures, figures().is_failing), (2, true), "there is still no server");
+        say(&pool, Ok(&[(1, 1, 81, "a.test")]));
+        assert!(!figures().is_failing);
     }
 
     #[test]
