@@ -65,9 +65,9 @@ impl Unstored {
         self.0.insert(request, Kept { number, message, local: Some(sent) });
     }
 
-    /// Returns when the oldest operation was sent, if it was answered without the server.
+    /// Returns when the oldest operation that was answered without the server was sent.
     pub fn oldest_local_ns(&self) -> Option<u64> {
-        self.0.first_key_value().and_then(|(_, kept)| kept.local).map(|(_, at)| at)
+        self.0.values().find_map(|kept| kept.local).map(|(_, at)| at)
     }
 
     /// Returns how many there are.
