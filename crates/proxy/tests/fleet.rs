@@ -125,7 +125,7 @@ async fn soft_purge_has_one_time_everywhere() {
     assert_eq!((reply.status, json(&reply)["soft"].as_bool()), (200, Some(true)));
     assert!(fleet.log()[0].soft_since_s.is_some());
     for node in &nodes {
-        origin.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\n\r\n"));
+        origin.now("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\ncache-control: max-age=60\r\n\r\n"));
         let reply = get(node.proxy.address, &url, &[]).await;
         assert_eq!(reply.cache_status(), "nectary; fwd=stale; fwd-status=304; stored");
     }
@@ -147,7 +147,7 @@ async fn node_that_was_down_applies_purge() {
     assert_eq!((reply.status, json(&reply)["fleet"]["nodes"].as_u64()), (200, Some(1)));
 
     let b = start(&fleet, "b", b.device.clone(), &FleetConfig::default()).await;
-    origin.on("/a", Script::fresh(b"new")).on("/a", Script::fresh(b"new"));
+    origin.now("/a", Script::fresh(b"new"));
     let reply = get(b.proxy.address, &url, &[]).await;
     assert_eq!((reply.text().as_str(), reply.cache_status().as_str()), ("new", "nectary; fwd=bypass; fwd-status=200"));
     b.member.come_up().await;
@@ -172,7 +172,7 @@ async fn cut_node_says_so_then_asks_origin() {
     assert!(reply.is_hit() && reply.cache_status().ends_with("; fleet=cut"), "{}", reply.cache_status());
     node.member.shut();
     for _ in 0..2 {
-        origin.on("/a", Script::fresh(b"new"));
+        origin.now("/a", Script::fresh(b"new"));
         assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "new");
     }
     let reply = get(node.proxy.address, &url, &[]).await;
@@ -203,12 +203,12 @@ async fn unsafe_requests_invalidate_their_node_alone() {
     let nodes = pair(&fleet).await;
     let url = origin.url("/a");
     store(&nodes, &url).await;
-    origin.on("/a", Script::ok(&[], b"done"));
+    origin.now("/a", Script::ok(&[], b"done"));
     let line = format!("POST {url} HTTP/1.1");
     let reply = Client::connect(nodes[0].proxy.address).await.ask(&[&line, "content-length: 0"]).await;
     assert_eq!(reply.status, 200);
     assert!(fleet.log().is_empty() && get(nodes[1].proxy.address, &url, &[]).await.is_hit());
-    origin.on("/a", Script::fresh(b"y"));
+    origin.now("/a", Script::fresh(b"y"));
     assert_eq!(get(nodes[0].proxy.address, &url, &[]).await.text(), "y");
 }
 

@@ -197,7 +197,7 @@ fn load(mut rng: Rng, field: &Field<'_>) -> Counts {
         let planted = u64::from(field.extent.is_planted && rng.chance(0.01));
         let floor = field.floors[object].load(Ordering::SeqCst) + planted;
         let result = connections[node].get(&target(object));
-        let is_undisturbed = silence % 2 == 0 && field.nodes[node].silence() == silence;
+        let is_undisturbed = silence.is_multiple_of(2) && field.nodes[node].silence() == silence;
         match result {
             Ok(response) if response.status == 200 => {
                 counts.note_gap(field);

@@ -3,7 +3,6 @@
 //! Owns: what a new inode has, and what a change of a name does to the inodes of the directory and of the name. The
 //! server uses it for every operation, and a client for those that it does itself: so both get the same attributes.
 
-use super::names::is_directory;
 use crate::format::Inode;
 
 /// The properties of a new inode that the caller names.
@@ -69,4 +68,8 @@ pub fn lose_name(found: &mut Inode, now_ns: i64) {
 /// Counts a change that is stored.
 pub fn stored(inode: &mut Inode) {
     inode.version += 1;
+}
+
+pub(super) fn is_directory(inode: &Inode) -> bool {
+    inode.mode & libc::S_IFMT == libc::S_IFDIR
 }

@@ -7,6 +7,7 @@ use std::hash::Hasher;
 
 use super::access;
 use super::change::{Change, Result, damaged};
+pub(super) use super::effects::is_directory;
 use super::effects::{self, MadeInode};
 use super::image::{Parts, Stamp};
 use super::records::{FIRST_INODE, ROOT, inode, posix};
@@ -35,10 +36,6 @@ pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
     let mut hasher = std::hash::SipHasher::new_with_keys(part(low), part(high));
     hasher.write(name);
     (hasher.finish() >> (64 - HASH_BITS)) << SERIAL_BITS
-}
-
-pub(super) fn is_directory(inode: &Inode) -> bool {
-    inode.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// Finds a name in a directory; returns its cookie and its record.
