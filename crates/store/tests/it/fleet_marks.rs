@@ -73,17 +73,3 @@ async fn fleet_mark_survives_new_log_cycles() {
     store.flush_applied_mark().await.expect("flushed");
     assert_eq!(open(&crashed(&disks)).await.applied_mark(), other);
 }
-
-#[tokio::test]
-async fn lost_span_leaves_the_fleet_mark() {
-    let disks = devices(2);
-    let store = open(&disks).await;
-    store.set_applied_mark(mark(3));
-    store.flush_applied_mark().await.expect("flushed");
-    store.close().await.expect("closed");
-    let replaced = [disks[0].clone(), Arc::new(MemoryDevice::new(SPAN_BYTES))];
-    let store = open(&replaced).await;
-    assert_eq!(store.applied_mark(), mark(3), "the empty span has missed nothing");
-    store.close().await.expect("closed");
-    assert_eq!(open(&replaced).await.applied_mark(), mark(3));
-}
