@@ -1,6 +1,6 @@
 //! The watch of a fleet.
 //!
-//! Owns: the changes in order, and signs of life while there are none. etcd is asked for its progress every quarter of a
+//! Owns: the changes in order, and signs of life while there are none. etcd reports its progress, on request, every quarter of a
 //! lease; only that it answers counts, and not the revision that it names, as some versions name one before they have sent
 //! its changes. Leaves to others: beginning again (`machine`).
 

@@ -277,7 +277,7 @@ fn silent_watches_are_begun_again() {
 
 /// Purges would wait for it as long as it lives.
 #[test]
-fn deaf_or_stuck_nodes_give_up_their_lease() {
+fn deaf_and_stuck_nodes_leave() {
     let keeps = |bench: &mut Bench, ms: u64| {
         let kept = bench.tick_at(ms).take().contains(&FleetAction::KeepLease { lease: LEASE });
         if kept {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_left_out_with_those_they_need() {
+    fn calls_go_with_those_they_need() {
         let verdict = |steps: &[Step]| explain(steps, Tree::default()).verdict;
         let optional = |step: Step| Step { is_optional: true, ..step };
         let first = optional(step(1, 2, make(7), Outcome::Done));

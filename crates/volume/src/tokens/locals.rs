@@ -4,7 +4,7 @@
 //! directory is given at all. Promises:
 //! 1. One session at most holds a directory. Before another session is shown the directory or an inode that goes along
 //!    with it, or changes it, the holder has returned it ([`Locals::wait_for`]).
-//! 2. A directory is given to a session that alone has used it lately, and has asked for inode numbers. After [`RECALLS_MAX`] recalls within
+//! 2. A directory is given to a session that alone has used it lately, and has requested inode numbers. After [`RECALLS_MAX`] recalls within
 //!    [`RECALLS_TIME_MS`] it is given to nobody for [`BUSY_MS`]: hosts that use a directory in turn wait for no recalls.
 //! 3. A number of an inode is used by the session that got it, and once.
 //!
@@ -179,7 +179,7 @@ impl Locals {
     /// Notes that a session has changed a name in a directory, or made the directory (`is_new`). Returns whether it may
     /// get the directory, if nobody keeps anything of it.
     pub fn changed(&mut self, now: u64, session: u64, directory: u64, is_new: bool) -> bool {
-        // A session that makes names itself has asked for numbers first.
+        // A session that makes names itself has requested numbers first.
         if self.held.contains_key(&directory) || !self.numbers.contains_key(&session) {
             return false;
         }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_passes_often_is_given_to_nobody() {
+    fn directory_that_passes_often_is_nobodys() {
         let (mut locals, _) = held();
         let mut now = 10;
         let mut rounds = 0;
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_used_by_two_sessions_is_given_to_none() {
+    fn directory_of_two_sessions_is_nobodys() {
         let mut locals = Locals::new(1);
         [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
         for now in 0..100 {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_used_once_and_by_its_session() {
+    fn number_is_used_once_by_its_session() {
         let mut locals = Locals::new(1);
         locals.add_numbers(1, 100..103);
         locals.add_numbers(1, 200..202);

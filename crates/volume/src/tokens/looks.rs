@@ -185,7 +185,7 @@ impl Looks {
     }
 
     /// Notes that a session keeps what it has changed itself, and nobody else keeps. What was recalled before is recalled
-    /// no more: the session has it anew.
+    /// no more: the session has it again.
     pub fn keep(&mut self, now: u64, session: u64, token: Token) {
         let Some(kept) = self.objects.entry(token).or_default().of_mut(session) else {
             _ = self.insert(now, session, token);

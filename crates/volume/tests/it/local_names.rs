@@ -57,7 +57,7 @@ async fn count(client: &Client, directory: FileId) -> usize {
 }
 
 #[tokio::test]
-async fn local_names_need_no_answer_and_are_seen() {
+async fn local_names_are_seen_without_answer() {
     let volume = Volume::new("local-seen").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
@@ -129,7 +129,7 @@ async fn directory_is_held_again_when_alone() {
 }
 
 #[tokio::test]
-async fn local_names_survive_the_loss_of_a_server() {
+async fn local_names_survive_a_lost_server() {
     let volume = Volume::new("local-lost").await;
     let server = volume.serve(&[0, 1]).await;
     let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
@@ -162,7 +162,7 @@ async fn synced_local_names_survive_everything() {
 }
 
 #[tokio::test]
-async fn directory_with_default_list_is_for_the_server() {
+async fn default_list_leaves_names_to_server() {
     let volume = Volume::new("local-list").await;
     let _server = volume.serve(&[0]).await;
     let first = volume.connect_local(0).await;
