@@ -1,7 +1,9 @@
 //! The metadata is compared with an independent model of the tree: random operations give the same answers and the same
 //! tree, and `check` finds no problem. `NECTARY_SEED` sets the first seed.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod tree_model;
+
+use std::collections::BTreeMap;
 
 use nectary_volume::format::{Identity, Label, Session, SessionState, Table};
 use nectary_volume::journal::{Layout, SetAside, apply};
@@ -9,16 +11,15 @@ use nectary_volume::metadata::{Image, Stamp, check, first};
 use nectary_volume::protocol::{Answer, Changes, FileId, Mapped, Operation, Question};
 use nectary_volume::tables::Tables;
 
+use self::tree_model::{EXCHANGE, Model, NO_REPLACE, Node, ROOT, Result};
+
 const SEEDS: u64 = 20;
 const STEPS: u64 = 600;
 const BLOCKS: u64 = 65536;
 const BLOCK: u64 = 4096;
 /// The number of blocks of a file that operations use.
 const FILE_BLOCKS: u64 = 24;
-const ROOT: u64 = 1;
 const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
-const NO_REPLACE: u32 = 1;
-const EXCHANGE: u32 = 2;
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -33,156 +34,6 @@ impl Random {
 
     fn of<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len() as u64) as usize]
-    }
-}
-
-/// A file, directory or link of the model.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Node {
-    mode: u32,
-    /// The names in the directory.
-    names: BTreeMap<Vec<u8>, u64>,
-    /// The parent of a directory.
-    parent: u64,
-    links: u32,
-    size: u64,
-    /// The place of each block, and whether it is unwritten.
-    map: BTreeMap<u64, (u64, bool)>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    is_open: bool,
-    /// Whether it was made without a name, and has had none since.
-    is_nameless: bool,
-}
-
-impl Node {
-    fn is_directory(&self) -> bool {
-        self.mode & libc::S_IFMT == libc::S_IFDIR
-    }
-
-    fn is_file(&self) -> bool {
-        self.mode & libc::S_IFMT == libc::S_IFREG
-    }
-}
-
-/// The outcome of an operation: the errno of a failure; answers are not compared by this.
-type Result<T = ()> = std::result::Result<T, i32>;
-
-/// The model of the tree.
-#[derive(Clone, Default)]
-struct Model {
-    nodes: BTreeMap<u64, Node>,
-    granted: BTreeSet<u64>,
-}
-
-impl Model {
-    fn node(&mut self, number: u64) -> &mut Node {
-        self.nodes.get_mut(&number).expect("it is in the model")
-    }
-
-    fn find(&self, directory: u64, name: &[u8]) -> Option<u64> {
-        self.nodes[&directory].names.get(name).copied()
-    }
-
-    fn is_below(&self, mut below: u64, above: u64) -> bool {
-        while below != above && below != ROOT {
-            below = self.nodes[&below].parent;
-        }
-        below == above
-    }
-
-    fn add(&mut self, directory: u64, name: &[u8], number: u64) {
-        self.node(directory).names.insert(name.to_vec(), number);
-        if self.nodes[&number].is_directory() {
-            self.node(number).parent = directory;
-            self.node(directory).links += 1;
-        }
-    }
-
-    fn remove(&mut self, directory: u64, name: &[u8]) {
-        let number = self.node(directory).names.remove(name).expect("it has the name");
-        if self.nodes[&number].is_directory() {
-            self.node(directory).links -= 1;
-        }
-    }
-
-    fn lose(&mut self, number: u64) {
-        let node = self.node(number);
-        node.links = if node.is_directory() { 0 } else { node.links - 1 };
-        if node.links == 0 && !node.is_open {
-            self.nodes.remove(&number);
-        }
-    }
-
-    fn link(&mut self, number: u64, directory: u64, name: &[u8]) -> Result {
-        if self.nodes[&number].is_directory() {
-            return Err(libc::EPERM);
-        }
-        if self.nodes[&number].links == 0 && !self.nodes[&number].is_nameless {
-            return Err(libc::ENOENT);
-        }
-        if self.find(directory, name).is_some() {
-            return Err(libc::EEXIST);
-        }
-        let node = self.node(number);
-        (node.links, node.is_nameless) = (node.links + 1, false);
-        self.add(directory, name, number);
-        Ok(())
-    }
-
-    fn unlink(&mut self, directory: u64, name: &[u8], wants_directory: bool) -> Result {
-        let number = self.find(directory, name).ok_or(libc::ENOENT)?;
-        let node = &self.nodes[&number];
-        match (wants_directory, node.is_directory()) {
-            (true, false) => return Err(libc::ENOTDIR),
-            (false, true) => return Err(libc::EISDIR),
-            (true, true) if !node.names.is_empty() => return Err(libc::ENOTEMPTY),
-            _ => {}
-        }
-        self.remove(directory, name);
-        self.lose(number);
-        Ok(())
-    }
-
-    fn rename(&mut self, (from, name): (u64, &[u8]), (to, new_name): (u64, &[u8]), flags: u32) -> Result {
-        let moved = self.find(from, name).ok_or(libc::ENOENT)?;
-        if self.nodes[&moved].is_directory() && self.is_below(to, moved) {
-            return Err(libc::EINVAL);
-        }
-        let Some(replaced) = self.find(to, new_name) else {
-            if flags & EXCHANGE != 0 {
-                return Err(libc::ENOENT);
-            }
-            self.remove(from, name);
-            self.add(to, new_name, moved);
-            return Ok(());
-        };
-        if flags & NO_REPLACE != 0 {
-            return Err(libc::EEXIST);
-        }
-        if replaced == moved {
-            return Ok(());
-        }
-        if flags & EXCHANGE != 0 {
-            if self.nodes[&replaced].is_directory() && self.is_below(from, replaced) {
-                return Err(libc::EINVAL);
-            }
-            self.remove(from, name);
-            self.remove(to, new_name);
-            self.add(to, new_name, moved);
-            self.add(from, name, replaced);
-            return Ok(());
-        }
-        match (self.nodes[&moved].is_directory(), self.nodes[&replaced].is_directory()) {
-            (true, false) => return Err(libc::ENOTDIR),
-            (false, true) => return Err(libc::EISDIR),
-            (true, true) if !self.nodes[&replaced].names.is_empty() => return Err(libc::ENOTEMPTY),
-            _ => {}
-        }
-        self.remove(from, name);
-        self.remove(to, new_name);
-        self.lose(replaced);
-        self.add(to, new_name, moved);
-        Ok(())
     }
 }
 
