@@ -1,7 +1,7 @@
 //! The addresses of names, without blocking a thread.
 //!
 //! Owns: the cache of names, which all workers share, and each worker's lookups. `/etc/hosts` counts first, then the
-//! servers of `/etc/resolv.conf` are asked (`files`, `query`). Answers are kept for their lifetime, failures for a short
+//! servers of `/etc/resolv.conf` are asked (`files`, `host_addresses`). Answers are kept for their lifetime, failures for a short
 //! time. If no server answers, addresses whose lifetime is over are used. The lookups of one client wait for each other
 //! when there are many, so they do not delay those of other clients; requests for the same name share one lookup.
 //! *Source*: RFC 8767 (old addresses).
@@ -11,6 +11,7 @@
 //! Not used: the other sources of `/etc/nsswitch.conf`, such as multicast DNS.
 
 mod files;
+mod host_addresses;
 mod query;
 mod services;
 mod share;
@@ -26,9 +27,9 @@ use futures_util::future::{LocalBoxFuture, Shared, WeakShared};
 use nectary_host::descriptors;
 
 use self::files::{FilesNow, SystemFiles, local_addresses};
+use self::host_addresses::SaidAddresses;
 use self::query::Said;
 pub(super) use self::services::ServiceRecord;
-use self::services::ServiceSaid;
 use self::share::Shares;
 use super::FetchError;
 use crate::options::NameFiles;
@@ -107,8 +108,7 @@ impl Names {
         if let Some(found) = local_addresses(bare) {
             return Some(Ok(found.as_slice().into()));
         }
-        if bare == "invalid" || bare.ends_with(".invalid") {
-            // Such names never exist (RFC 6761, 6.4).
+        if never_exists(bare) {
             return Some(Err(NO_ADDRESS.into()));
         }
         let mut cache = self.cache();
@@ -121,24 +121,22 @@ impl Names {
     /// Asks the servers for a name, and remembers the answer.
     async fn ask(&self, name: &str, timeout: Duration) -> Answer {
         let FilesNow { servers, changes, .. } = self.files.look_at(Instant::now());
-        let said = tokio::time::timeout(timeout, query::ask(&servers, name)).await;
+        let said = tokio::time::timeout(timeout, host_addresses::ask(&servers, name)).await;
         let said = said.unwrap_or_else(|_| Err("no name server answers".into()));
         self.remember(name, said, changes, Instant::now())
     }
 
     /// Asks the servers for the records of a service, which are not remembered here.
     async fn ask_service(&self, name: &str, timeout: Duration) -> ServiceAnswer {
-        let bare = name.trim_end_matches('.');
-        if bare == "invalid" || bare.ends_with(".invalid") {
-            // As in `known`.
+        if never_exists(name.trim_end_matches('.')) {
             return ServiceAnswer { records: Ok(Vec::new()), lifetime: NOTHING_LIFETIME.1 };
         }
         let FilesNow { servers, .. } = self.files.look_at(Instant::now());
         let said = tokio::time::timeout(timeout, services::ask(&servers, name)).await;
         let within = |time: Duration, (min, max): (Duration, Duration)| time.clamp(min, max);
         let (records, lifetime) = match said.unwrap_or_else(|_| Err("no name server answers".to_owned())) {
-            Ok(ServiceSaid::Records(found, lifetime)) => (Ok(found), within(lifetime, ADDRESSES_LIFETIME)),
-            Ok(ServiceSaid::Nothing(lifetime)) => (Ok(Vec::new()), within(lifetime, NOTHING_LIFETIME)),
+            Ok(Said::Found(found, lifetime)) => (Ok(found), within(lifetime, ADDRESSES_LIFETIME)),
+            Ok(Said::Nothing(lifetime)) => (Ok(Vec::new()), within(lifetime, NOTHING_LIFETIME)),
             Err(error) => (Err(error), FAILURE_LIFETIME),
         };
         ServiceAnswer { records, lifetime }
@@ -149,11 +147,11 @@ impl Names {
         self.files.look_at(Instant::now()).changes
     }
 
-    fn remember(&self, name: &str, said: Result<Said, String>, changes: u64, now: Instant) -> Answer {
+    fn remember(&self, name: &str, said: Result<SaidAddresses, String>, changes: u64, now: Instant) -> Answer {
         let within = |time: Duration, (min, max): (Duration, Duration)| now + time.clamp(min, max);
         let mut cache = self.cache();
         let known = match said {
-            Ok(Said::Addresses(found, lifetime)) => {
+            Ok(Said::Found(found, lifetime)) => {
                 let until = within(lifetime, ADDRESSES_LIFETIME);
                 Known { answer: Ok(found.into()), until, lifetime_end: until }
             }
@@ -195,6 +193,11 @@ impl Cache {
         }
         self.names.insert(name.to_owned(), known);
     }
+}
+
+/// Whether a name, without the dot at its end, is one of those that never exist. *Source*: RFC 6761, 6.4.
+fn never_exists(name: &str) -> bool {
+    name == "invalid" || name.ends_with(".invalid")
 }
 
 /// Looks up the records of a service once, outside a proxy.

@@ -13,8 +13,8 @@ fn names() -> Names {
     Names::new(NameFiles { hosts: nowhere.clone(), resolv_conf: nowhere })
 }
 
-fn addresses(seconds: u32) -> Result<Said, String> {
-    Ok(Said::Addresses(vec!["192.0.2.1".parse().expect("an address")], SECOND * seconds))
+fn addresses(seconds: u32) -> Result<SaidAddresses, String> {
+    Ok(Said::Found(vec!["192.0.2.1".parse().expect("an address")], SECOND * seconds))
 }
 
 /// Whether the cache knows an address, knows that there is none, or knows nothing.
