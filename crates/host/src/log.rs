@@ -2,13 +2,15 @@
 //! can be limited.
 //!
 //! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
-//! kind per interval and counts the rest; and the least important level that is written. Leaves to others: access logs
+//! kind per interval and counts the rest, and [`Throttles`], which does so for each of many things; and the least important
+//! level that is written. Leaves to others: access logs
 //! and figures. If a message cannot be written, that is ignored, because there is no other place to report it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The importance of a message.
@@ -126,6 +128,63 @@ impl Throttle {
         self.held_back.fetch_add(1, Ordering::Relaxed);
         None
     }
+
+    /// Whether the next message would be written at `now`.
+    fn is_over(&self, now: Duration) -> bool {
+        now.as_nanos() >= u128::from(self.next.load(Ordering::Relaxed))
+    }
+}
+
+/// The maximum number of keys of a [`Throttles`].
+const KEYS_MAX: usize = 256;
+
+/// The longest key that a [`Throttles`] keeps apart. *Units*: bytes.
+const KEY_BYTES_MAX: usize = 512;
+
+/// A [`Throttle`] for each key, such as the name of what a message is about, so that one thing that fails all the time does
+/// not hold back the first message about another. Once 256 keys had a message within the interval, further ones share a
+/// throttle, as do those of more than 512 bytes.
+#[derive(Debug)]
+pub struct Throttles {
+    interval: Duration,
+    by_key: Mutex<BTreeMap<String, Arc<Throttle>>>,
+    others: Throttle,
+}
+
+impl Throttles {
+    /// Allows one message per `interval` and key.
+    pub const fn every(interval: Duration) -> Throttles {
+        Throttles { interval, by_key: Mutex::new(BTreeMap::new()), others: Throttle::every(interval) }
+    }
+
+    /// Writes the message, or only counts it if a message of its kind and key was written within the interval.
+    ///
+    /// *Cost*: that of [`Throttle::write`], and a lock with a look-up.
+    pub fn write(&self, key: &str, level: Level, component: &str, message: fmt::Arguments<'_>) {
+        match self.of(key, START.elapsed()) {
+            Some(throttle) => throttle.write(level, component, message),
+            None => self.others.write(level, component, message),
+        }
+    }
+
+    /// The throttle of a key; `None` for the one that many share.
+    fn of(&self, key: &str, now: Duration) -> Option<Arc<Throttle>> {
+        if key.len() > KEY_BYTES_MAX {
+            return None;
+        }
+        let mut by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = by_key.get(key) {
+            return Some(Arc::clone(known));
+        }
+        if by_key.len() >= KEYS_MAX {
+            by_key.retain(|_, throttle| !throttle.is_over(now));
+        }
+        (by_key.len() < KEYS_MAX).then(|| {
+            let throttle = Arc::new(Throttle::every(self.interval));
+            by_key.insert(key.to_owned(), Arc::clone(&throttle));
+            throttle
+        })
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +207,34 @@ mod tests {
         let throttle = Throttle::once();
         assert_eq!(throttle.pass(Duration::ZERO), Some(0));
         assert_eq!(throttle.pass(Duration::from_secs(1 << 33)), None);
+    }
+
+    #[test]
+    fn each_key_has_its_first_message() {
+        let throttles = Throttles::every(Duration::from_secs(10));
+        let at = |key: &str, seconds| {
+            let now = Duration::from_secs(seconds);
+            throttles.of(key, now).map(|throttle| throttle.pass(now))
+        };
+        assert_eq!(
+            [at("a", 1), at("a", 2), at("b", 3), at("a", 11)],
+            [Some(Some(0)), Some(None), Some(Some(0)), Some(Some(1))]
+        );
+    }
+
+    #[test]
+    fn keys_of_throttles_are_bounded() {
+        let throttles = Throttles::every(Duration::from_secs(10));
+        let at = |key: &str, seconds| {
+            let now = Duration::from_secs(seconds);
+            throttles.of(key, now).map(|throttle| throttle.pass(now))
+        };
+        for number in 0..KEYS_MAX {
+            assert_eq!(at(&number.to_string(), 1), Some(Some(0)));
+        }
+        assert_eq!((at("more", 10), at("0", 10)), (None, Some(None)), "all are within their interval");
+        assert_eq!((at("more", 11), throttles.by_key.lock().expect("no panic").len()), (Some(Some(0)), 1));
+        assert_eq!(at(&"x".repeat(KEY_BYTES_MAX + 1), 20), None);
     }
 
     #[test]

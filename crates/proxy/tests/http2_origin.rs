@@ -310,37 +310,6 @@ async fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
     Some((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]])))
 }
 
-/// The server answers one request, and then nothing more. Pings begin after ten seconds, and have twenty.
-#[tokio::test]
-async fn connection_without_answers_to_pings_ends() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let mut pool = shared(listener.local_addr().expect("an address"));
-    pool.times.keep_alive = Some(at(Duration::from_secs(600)));
-    let proxy = configured(of(pool)).await;
-    let address = proxy.address;
-    let asked = tokio::spawn(async move { get(address, "/x", &["host: a"]).await });
-    let (mut stream, _) = listener.accept().await.expect("a connection");
-    let mut pings = 0;
-    let until_end = async {
-        stream.read_exact(&mut [0; 24]).await.expect("a preface");
-        while let Some((kind, flags, number)) = next_frame(&mut stream).await {
-            let answer = match (kind, flags) {
-                // Settings are confirmed, and a request is answered by `:status: 200`.
-                (4, 0) => [frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat(),
-                (1, _) => frame(1, 5, number, &[0x88]),
-                (6, 0) => {
-                    pings += 1;
-                    continue;
-                }
-                _ => continue,
-            };
-            stream.write_all(&answer).await.expect("room");
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(60), until_end).await.is_ok(), "the connection goes on");
-    assert_eq!((asked.await.expect("a reply").status, pings), (200, 1));
-}
-
 /// The server answers an upload by `413` at once, and says nothing about the rest of it.
 #[tokio::test]
 async fn unfinished_upload_retires_its_connection() {

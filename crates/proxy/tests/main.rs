@@ -23,6 +23,7 @@ mod http2_ends;
 mod http2_origin;
 mod http2_uploads;
 mod https_origin;
+mod idle_tls;
 mod informational;
 mod interrupted_bodies;
 mod limits;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nectary_config::{HealthCheck, OriginConfig, ProxyConfig, SrvName};
-use nectary_proxy::{ProxyOptions, ServiceFigures, options_of};
+use nectary_proxy::{ProxyOptions, ServerFigures, ServiceFigures, options_of};
 
 use crate::common::sites::{at, config, origin, route, site};
 use crate::common::*;
@@ -52,7 +52,11 @@ fn of_origin(origin: OriginConfig) -> ProxyConfig {
 
 /// A proxy of one site over an origin, which asks this server of names.
 async fn over(origin: OriginConfig, names: &NameServer) -> (TestProxy, Files) {
-    let files = Files::new("", Some(names.address));
+    with_files(origin, Files::new("", Some(names.address))).await
+}
+
+/// A proxy of one site over an origin, whose names are looked up as these files say.
+async fn with_files(origin: OriginConfig, files: Files) -> (TestProxy, Files) {
     let options = options_of(&Arc::new(of_origin(origin))).expect("a good configuration");
     let mut options = ProxyOptions { workers: 1, names: files.names.clone(), ..options };
     options.limits.drain_timeout = Duration::from_millis(100);
@@ -67,27 +71,28 @@ fn figures(proxy: &TestProxy) -> ServiceFigures {
     proxy.reader().services().remove(0)
 }
 
-/// Waits until the servers of the proxy have these targets, in this order.
-async fn wait_for_targets(proxy: &TestProxy, targets: &[&str]) {
+/// Waits until something is so. If it is not in time, the test fails, and tells what `shown` shows.
+async fn until<T: std::fmt::Debug>(is_so: impl AsyncFn() -> bool, shown: impl Fn() -> T) {
     let begin = Instant::now();
-    loop {
-        let servers = proxy.reader().servers();
-        let are_same = servers.len() == targets.len()
-            && servers.iter().zip(targets).all(|(server, target)| server.url.contains(&format!("//{target}:")));
-        if are_same {
-            return;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(10), "{servers:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    while !is_so().await {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", shown());
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
+/// Waits until the servers of the proxy have these targets, in this order.
+async fn wait_for_targets(proxy: &TestProxy, targets: &[&str]) {
+    let servers = || proxy.reader().servers();
+    let are_so = async || {
+        let servers = servers();
+        let is_at = |(server, target): (&ServerFigures, &&str)| server.url.contains(&format!("//{target}:"));
+        servers.len() == targets.len() && servers.iter().zip(targets).all(is_at)
+    };
+    until(are_so, servers).await;
+}
+
 async fn wait_for_figures(proxy: &TestProxy, is_so: impl Fn(&ServiceFigures) -> bool) {
-    let begin = Instant::now();
-    while !is_so(&figures(proxy)) {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", figures(proxy));
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until(async || is_so(&figures(proxy)), || figures(proxy)).await;
 }
 
 #[tokio::test]
@@ -123,9 +128,7 @@ async fn next_priority_is_for_failures() {
     assert_eq!(proxy.reader().origins_down().len(), 1);
     let back = Origin::start_at(address).await;
     back.on("/x", Script::ok(NOT_STORED, b"first"));
-    while ask(&proxy).await != "first" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until(async || ask(&proxy).await == "first", || proxy.reader().servers()).await;
     let before = spare.count();
     for _ in 0..6 {
         assert_eq!(ask(&proxy).await, "first");
@@ -159,6 +162,46 @@ async fn changed_records_are_followed() {
     // No connection to it is kept.
     one.wait_for_ends(connections).await;
     assert_eq!(one.count(), 2);
+}
+
+/// A target is a whole name: the domains of `/etc/resolv.conf` are not for it, whatever `ndots` says.
+#[tokio::test]
+async fn targets_are_looked_up_without_search() {
+    let (names, one) = (name_server().await, server("1").await);
+    names.on("one.test.inner.test", Says::Addresses(vec![IpAddr::from([127, 0, 0, 9])], 60));
+    names.on(SRV, Says::Services(vec![record(1, 1, one.address, "one.test")], 60));
+    names.on(&format!("{SRV}.inner.test"), Says::NoName(60));
+    let files = Files::new("", Some(names.address));
+    let settings = format!("nameserver {}\nsearch inner.test\noptions ndots:5\n", names.address);
+    std::fs::write(&files.names.resolv_conf, settings).expect("written");
+    let (proxy, _files) = with_files(by_records(&[]), files).await;
+    assert_eq!(ask(&proxy).await, "1");
+    assert_eq!((names.count("one.test"), names.count("one.test.inner.test")), (1, 0));
+    assert_eq!(names.count(&format!("{SRV}.inner.test")), 1, "the name of the configuration is looked for");
+}
+
+/// Two connections at a time would be one more than the server has room for.
+#[tokio::test]
+async fn limit_outlives_a_missing_record() {
+    let (names, one, two) = (name_server().await, server("1").await, server("2").await);
+    let begun = Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\ncache-control: no-store\r\n\r\nab");
+    one.on("/slow", begun.wait("gate").then(b"cd"));
+    let both = || vec![record(1, 1, one.address, "one.test"), record(2, 1, two.address, "two.test")];
+    names.on(SRV, Says::Services(both(), 0));
+    let mut origin = OriginConfig { connections_max: Some(at(1)), retries: Some(at(0)), ..by_records(&[]) };
+    origin.times.queue_time = Some(at(Duration::from_millis(200)));
+    let (proxy, _files) = over(origin, &names).await;
+    let slow = tokio::spawn(get(proxy.address, "/slow", &["host: a"]));
+    one.wait_for(1).await;
+    names.on(SRV, Says::Services(vec![record(2, 1, two.address, "two.test")], 0));
+    wait_for_targets(&proxy, &["two.test"]).await;
+    names.on(SRV, Says::Services(both(), 0));
+    wait_for_targets(&proxy, &["one.test", "two.test"]).await;
+    assert_eq!(get(proxy.address, "/x", &["host: a"]).await.status, 503, "the one connection is in use");
+    assert_eq!(one.connections(), 1);
+    one.open("gate");
+    assert_eq!(slow.await.expect("answered").text(), "abcd");
+    until(async || ask(&proxy).await == "1", || proxy.reader().servers()).await;
 }
 
 #[tokio::test]
@@ -204,9 +247,7 @@ async fn first_requests_wait_for_records() {
     let (proxy, _files) = over(by_records(&[]), &names).await;
     let mut client = Client::connect(proxy.address).await;
     client.send(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    while names.count(SRV) == 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until(async || names.count(SRV) > 0, || "no question").await;
     names.on(SRV, Says::Services(vec![record(1, 1, one.address, "one.test")], 60));
     assert_eq!(client.reply(false).await.text(), "1", "the answer came to the second question");
 }
@@ -239,17 +280,11 @@ async fn checks_follow_found_servers() {
         ..HealthCheck::default()
     };
     let (proxy, _files) = over(OriginConfig { check: Some(at(check)), ..by_records(&[]) }, &names).await;
-    while asked(&one) < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(async || asked(&one) >= 3, || asked(&one)).await;
     names.on(SRV, Says::Services(vec![record(1, 1, two.address, "two.test")], 0));
-    while asked(&two) < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(async || asked(&two) >= 3, || asked(&two)).await;
     let before = asked(&one);
-    while asked(&two) < 9 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(async || asked(&two) >= 9, || asked(&two)).await;
     assert!(asked(&one) <= before + 1, "one may be under way");
     assert_eq!((asked(&two) > 0, figures(&proxy).servers), (true, 1));
     assert_eq!(two.got()[0].header("host"), "service.test");

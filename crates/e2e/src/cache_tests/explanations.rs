@@ -28,7 +28,9 @@ const EXPLANATIONS: &[(&str, &str)] = &[
     ),
     (
         "method-POST",
-        "A response to `POST` is passed on and not stored, also where it says that it could be: hardly an origin does.",
+        "A response to `POST` is passed on and not stored, also where it says that it could be: to store it safely, the \
+         proxy would have to know that no other unsafe request for the URL, at any worker, reached the origin meanwhile. \
+         Hardly an origin sends one.",
     ),
     (
         "conditional-lm-fresh-no-lm",

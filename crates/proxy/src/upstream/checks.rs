@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{Level, Throttles};
 
 use super::connect::{connect, connect_shared};
 use super::exchange::{Sent, send_on_new};
@@ -27,9 +27,9 @@ const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
 /// The first checks of an origin's servers are spread over this time.
 const SPREAD: Duration = Duration::from_millis(500);
 
-/// Limits how often changes are logged.
-static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
-static BACK: Throttle = Throttle::every(Duration::from_secs(60));
+/// Limits how often changes are logged, by the origin's name.
+static FAILED: Throttles = Throttles::every(Duration::from_secs(60));
+static BACK: Throttles = Throttles::every(Duration::from_secs(60));
 
 /// Checks the servers of the pools that have a check, until the future is dropped.
 pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
@@ -92,8 +92,12 @@ async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Serve
         if pool.is_unhealthy(server) != was_unhealthy {
             let (name, url) = (&pool.name, server.url());
             match failure {
-                None => BACK.write(Level::Note, "proxy", format_args!("origin {name}: {url} passes its checks again")),
+                None => {
+                    let text = format_args!("origin {name}: {url} passes its checks again");
+                    BACK.write(name, Level::Note, "proxy", text);
+                }
                 Some(failure) => FAILED.write(
+                    name,
                     Level::Warning,
                     "proxy",
                     format_args!("origin {name}: {url} does not pass its checks and gets no requests: {failure}"),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use nectary_host::descriptors;
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{Level, Throttles};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -33,8 +33,8 @@ use crate::wire::http1::stream::WatchedStream;
 /// The maximum number of bytes that hyper buffers, unless longer heads are allowed. It is hyper's default.
 const BUFFER_BYTES_MAX: usize = 8192 + 4096 * 100;
 
-/// Limits how often a refused certificate of an origin is logged.
-static REFUSED: Throttle = Throttle::every(Duration::from_secs(60));
+/// Limits how often a refused certificate of a server is logged, by its host and port.
+static REFUSED: Throttles = Throttles::every(Duration::from_secs(60));
 
 /// The time after which the next address of an origin is tried beside those that have not answered. *Source*: RFC 8305,
 /// 8.
@@ -191,8 +191,8 @@ pub(super) async fn addresses_of(
     if to.origin.socket_path().is_some() {
         return Ok([SOCKET_ADDRESS].into_iter().filter(|address| !tried.contains(address)).collect());
     }
-    let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
-    let found = tokio::time::timeout(to.rules.times.connect, found).await;
+    let name = to.looked_up();
+    let found = tokio::time::timeout(to.rules.times.connect, upstream.lookups.look_up(&name, to.client)).await;
     let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
     let mut addresses = upstream.known.addresses.order(&found, to.origin.port, Instant::now());
     if addresses.is_empty() {
@@ -291,7 +291,8 @@ async fn tls(to: &Destination, socket: Socket, offers_http2: bool) -> Result<Tls
     connector.connect(name, socket).await.map_err(|error| {
         if let Some(remedy) = trust::remedy(&error) {
             let authority = origin.authority();
-            REFUSED.write(Level::Warning, "proxy", format_args!("https://{authority}: {error}: {remedy}"));
+            let text = format_args!("https://{authority}: {error}: {remedy}");
+            REFUSED.write(&authority, Level::Warning, "proxy", text);
         }
         FetchError::Connect(format!("TLS: {error}"))
     })

@@ -47,6 +47,7 @@ pub use server_state::{OriginDown, ServerFigures};
 pub(crate) use switch::{Duplex, Inside, OfServer, Switched, switch};
 pub(crate) use trust::{OriginTrust, TrustFiles};
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -85,6 +86,8 @@ pub(crate) struct Destination {
     pub limit: Option<Arc<ServerLimit>>,
     /// The servers of which one is chosen, if there are several.
     pub choice: Option<Choice>,
+    /// Whether the origin's name is whole, so that the resolver appends no domain to it.
+    has_whole_name: bool,
     /// The client for which the origin's name is looked up. All clients share the connections to a destination.
     pub client: IpAddr,
 }
@@ -121,7 +124,8 @@ impl Hash for Destination {
 impl Destination {
     /// A destination whose server is not one of several.
     pub fn new(origin: Origin, reach: Reach, client: IpAddr, rules: Arc<OriginRules>) -> Destination {
-        Destination { origin, reach, rules, state: None, limit: None, choice: None, client }
+        let (state, limit, choice, has_whole_name) = (None, None, None, false);
+        Destination { origin, reach, rules, state, limit, choice, has_whole_name, client }
     }
 
     /// The servers of a pool, for a request with this key.
@@ -142,6 +146,14 @@ impl Destination {
         Destination::new(server.origin.clone(), Reach::Everywhere, nobody, pool.rules.clone()).at(server)
     }
 
+    /// The name that is looked up, or the address that it is. A name that is whole ends with a dot.
+    fn looked_up(&self) -> Cow<'_, str> {
+        match self.origin.bare_host() {
+            host if self.has_whole_name => Cow::Owned(format!("{host}.")),
+            host => Cow::Borrowed(host),
+        }
+    }
+
     /// Whether its origin no longer has this server.
     fn has_left(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.has_left())
@@ -154,6 +166,7 @@ impl Destination {
             state: Some(server.state.clone()),
             limit: server.limit.clone(),
             choice: None,
+            has_whole_name: server.is_found,
             rules: self.rules.clone(),
             ..*self
         }

@@ -35,8 +35,8 @@ pub(crate) struct Server {
     pub weight: u16,
     /// Those with a lower level are asked first.
     level: u32,
-    /// Whether a record of a service names it.
-    is_found: bool,
+    /// Whether a record of a service names it. Its name is whole then: no domain is appended to it.
+    pub is_found: bool,
     /// Whether it accepts connections and answers.
     pub state: Arc<ServerState>,
     /// The limit on connections to it, if there is one.
@@ -62,6 +62,11 @@ impl Server {
     /// The same server, to which connections are limited.
     pub fn limited(self, rule: Option<LimitRule>) -> Server {
         Server { limit: rule.map(ServerLimit::new), ..self }
+    }
+
+    /// The same server, whose connections share this limit with others to it.
+    pub fn limited_by(self, limit: Arc<ServerLimit>) -> Server {
+        Server { limit: Some(limit), ..self }
     }
 
     /// The same server, which is asked after all that records of a service name.

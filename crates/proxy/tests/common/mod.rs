@@ -4,6 +4,7 @@
 pub mod authority;
 pub mod certificates;
 pub mod client;
+pub mod counting;
 pub mod full_listener;
 pub mod http2;
 pub mod http2_server;

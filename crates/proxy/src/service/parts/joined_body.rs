@@ -67,18 +67,20 @@ pub(crate) struct JoinedBody {
     known: PartBody,
     /// The metadata of the known part.
     metadata: Bytes,
+    known_purge: u64,
 }
 
 impl JoinedBody {
-    /// Makes the body of which `known` is the part that `request` is for.
+    /// Makes the body of which `known` is the part that `request` is for. `known_purge` is the last purge of parts when the
+    /// client's request began.
     pub fn new(
         request: ClientRequest,
         part: PartRange,
         facts: PartFacts,
-        known: PartBody,
-        metadata: Bytes,
+        (known, metadata): (PartBody, Bytes),
+        known_purge: u64,
     ) -> JoinedBody {
-        JoinedBody { request: ClientRequest { continues: true, ..request }, part, facts, known, metadata }
+        JoinedBody { request: ClientRequest { continues: true, ..request }, part, facts, known, metadata, known_purge }
     }
 
     /// The bytes of a range, or all. The range should begin in the known part.
@@ -102,6 +104,7 @@ impl JoinedBody {
             request: self.request,
             facts: self.facts,
             metadata: self.metadata,
+            known_purge: self.known_purge,
             range,
             part: first,
             ready,
@@ -119,6 +122,8 @@ struct Joining {
     facts: PartFacts,
     /// The metadata of the part that was known first.
     metadata: Bytes,
+    /// The last purge of parts when the client's request began.
+    known_purge: u64,
     /// What is sent of the whole body.
     range: Range<u64>,
     /// The part that is sent next.
@@ -191,7 +196,7 @@ impl Joining {
         let body = match (self.ready.take(), self.ahead.take()) {
             (Some(body), _) => body,
             (None, Some(ahead)) => ahead.await.unwrap_or_else(|_| Err(BodyError("the proxy ends".into())))?,
-            (None, None) => find(self.request.of_part(self.part), self.part, &self.facts).await?,
+            (None, None) => find(self.request.of_part(self.part), self.part, &self.facts, self.known_purge).await?,
         };
         let (start, end) = (left.start - own.start, left.end - own.start);
         let pieces = match body {
@@ -225,15 +230,23 @@ impl Joining {
         }
         let (tell, told) = oneshot::channel();
         let (request, part, facts) = (self.request.of_part(self.part), self.part, self.facts.clone());
+        let known_purge = self.known_purge;
         self.request.worker.connections.tasks.spawn_local(async move {
-            _ = tell.send(find(request, part, &facts).await);
+            _ = tell.send(find(request, part, &facts, known_purge).await);
         });
         self.ahead = Some(told);
     }
 }
 
 /// Finds a part of the body that has these facts. *Errors*: the origin has another body.
-async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) -> Result<PartBody, BodyError> {
+///
+/// `known_purge` is the last purge of parts when the client's request began.
+async fn find(
+    mut request: ClientRequest,
+    part: PartRange,
+    facts: &PartFacts,
+    known_purge: u64,
+) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
     if worker.is_leaving.get() || worker.standing() == Standing::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
@@ -277,8 +290,9 @@ async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) ->
         }
         ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
     }
-    if worker.part_purges.begin(&request.key, asked_ms, worker.now_ms()) {
+    if worker.part_purges.begin(&request.key, known_purge) {
         purge(&worker, &request.key).await;
+        worker.part_purges.end(&request.key);
     }
     Err(BodyError("the origin has another body now".into()))
 }

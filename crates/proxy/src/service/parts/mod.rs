@@ -63,6 +63,7 @@ pub(super) async fn serve(request: ClientRequest, part_bytes: u64) -> Response<R
     for _ in 0..HEADS_MAX {
         let part = PartRange::holding(position, part_bytes);
         let of_part = request.of_part(part);
+        let known_purge = request.worker.part_purges.last();
         let found = match cached::reach(&of_part).await {
             ReachedAnswer::Usable(found) => found,
             other => return otherwise(request, part, other).await,
@@ -72,7 +73,7 @@ pub(super) async fn serve(request: ClientRequest, part_bytes: u64) -> Response<R
         };
         match read(&of_part, &found.body, |stored| first_sent(&request, stored, facts.whole_bytes)).flatten() {
             Some(first) if PartRange::holding(first, part_bytes) != part => position = first,
-            _ => return answer(request, of_part, part, facts, found),
+            _ => return answer(request, of_part, (part, facts, known_purge), found),
         }
     }
     // The body changes faster than it can be looked at.
@@ -201,19 +202,19 @@ fn first_sent(request: &ClientRequest, stored: &StoredResponse, whole_bytes: u64
     }
 }
 
-/// Answers a client's request out of parts, of which the one with the first byte of the answer was found.
+/// Answers a client's request out of parts, of which the one with the first byte of the answer was found. Before that, the
+/// number was that of the last purge of parts.
 fn answer(
     mut request: ClientRequest,
     of_part: ClientRequest,
-    part: PartRange,
-    facts: PartFacts,
+    (part, facts, known_purge): (PartRange, PartFacts, u64),
     found: UsableResponse,
 ) -> Response<ReplyBody> {
     let UsableResponse { body, status, outcome, cookies } = found;
     let headers = std::mem::take(&mut request.headers);
     let joined = |known, metadata| {
         let whole_bytes = facts.whole_bytes;
-        let joined = JoinedBody::new(of_part, part, facts, known, metadata);
+        let joined = JoinedBody::new(of_part, part, facts, (known, metadata), known_purge);
         Source::Joined(whole_bytes, Box::new(move |range| joined.content(range)))
     };
     let response = match body {

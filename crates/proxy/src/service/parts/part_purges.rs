@@ -1,33 +1,72 @@
-//! When the parts of a URL were last purged because the origin has another body.
+//! Which URLs were purged because the origin has another body than their parts are of.
 //!
 //! Owns: that a change purges once. Every client that reads the old body meets the change, each at another part; the first
-//! one purges the URL, and what the others would purge are the parts of the new body. All workers share this. Promises: what
-//! is forgotten costs one more purge. Leaves to others: noticing the change (`joined_body`).
+//! one purges the URL, and what the others would purge are the parts of the new body. All workers share this. Purges are
+//! numbered, because the clocks of workers differ a little and two events may have the same time. Promises: what is forgotten
+//! costs one more purge. Leaves to others: noticing the change (`joined_body`).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of URLs. When there are more, all are forgotten.
+/// The maximum number of URLs, and of the bytes of their keys. When there are more, all are forgotten.
 const URLS_MAX: usize = 1024;
+const KEY_BYTES_MAX: usize = 256 << 10;
 
-/// The times of the last purges of URLs whose body has changed. *Units*: Unix milliseconds.
+/// The last purges of URLs whose body has changed.
 #[derive(Debug, Default)]
-pub(crate) struct PartPurges(Mutex<HashMap<Vec<u8>, u64>>);
+pub(crate) struct PartPurges(Mutex<Purged>);
+
+#[derive(Debug, Default)]
+struct Purged {
+    /// The number of the last purge.
+    last: u64,
+    /// The number of the last purge of each URL.
+    urls: HashMap<Vec<u8>, u64>,
+    key_bytes: usize,
+}
 
 impl PartPurges {
-    /// Whether a client whose request came at `asked_ms` must purge a URL at `now_ms`; the answer counts as the purge. It need
-    /// not if the URL was purged since then: the parts that it began with are gone.
-    pub fn begin(&self, key: &[u8], asked_ms: u64, now_ms: u64) -> bool {
-        let mut purged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A purge in the future is one of before the clock was set back.
-        if purged.get(key).is_some_and(|purged_ms| (asked_ms + 1..=now_ms).contains(purged_ms)) {
+    /// The number of the last purge. A request that begins now knows of that one and those before.
+    pub fn last(&self) -> u64 {
+        self.purged().last
+    }
+
+    /// Whether a client whose request began when `known` was the [last](Self::last) purge must purge a URL; the answer counts
+    /// as the purge. It need not if the URL was purged since then: the parts that it began with are gone.
+    pub fn begin(&self, key: &[u8], known: u64) -> bool {
+        let mut purged = self.purged();
+        if purged.urls.get(key).is_some_and(|number| *number > known) {
             return false;
         }
-        if purged.len() >= URLS_MAX && !purged.contains_key(key) {
-            purged.clear();
-        }
-        purged.insert(key.to_vec(), now_ms);
+        purged.note(key);
         true
+    }
+
+    /// Records that a purge that has begun is done: requests that began meanwhile may have found the old parts.
+    pub fn end(&self, key: &[u8]) {
+        self.purged().note(key);
+    }
+
+    fn purged(&self) -> MutexGuard<'_, Purged> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Purged {
+    fn note(&mut self, key: &[u8]) {
+        self.last += 1;
+        if let Some(number) = self.urls.get_mut(key) {
+            *number = self.last;
+            return;
+        }
+        if self.urls.len() >= URLS_MAX || self.key_bytes + key.len() > KEY_BYTES_MAX {
+            self.urls = HashMap::new();
+            self.key_bytes = 0;
+        }
+        if key.len() <= KEY_BYTES_MAX {
+            self.key_bytes += key.len();
+            self.urls.insert(key.to_vec(), self.last);
+        }
     }
 }
 
@@ -38,21 +77,35 @@ mod tests {
     #[test]
     fn readers_of_one_body_purge_once() {
         let purges = PartPurges::default();
-        assert!(purges.begin(b"a", 100, 200));
-        assert!(!purges.begin(b"a", 150, 250) && !purges.begin(b"a", 199, 900), "it was purged since they began");
-        assert!(purges.begin(b"b", 150, 250), "another URL");
-        assert!(purges.begin(b"a", 200, 300), "this one may have begun with what was stored after the purge");
-        assert!(!purges.begin(b"a", 250, 310));
-        assert!(purges.begin(b"a", 100, 150), "the clock was set back");
+        let known = purges.last();
+        assert!(purges.begin(b"a", known) && !purges.begin(b"a", known), "two that find it at the same moment");
+        assert!(purges.begin(b"b", known), "another URL");
+        let meanwhile = purges.last();
+        purges.end(b"a");
+        assert!(!purges.begin(b"a", meanwhile), "it may have begun with old parts");
+        assert!(purges.begin(b"a", purges.last()), "this one has begun with what was stored after the purge");
     }
 
     #[test]
     fn purged_urls_are_bounded() {
         let purges = PartPurges::default();
         for number in 0..=URLS_MAX {
-            assert!(purges.begin(&number.to_le_bytes(), 1, 2));
+            assert!(purges.begin(&number.to_le_bytes(), 0));
         }
-        assert_eq!(purges.0.lock().expect("no panic").len(), 1);
-        assert!(purges.begin(&0_usize.to_le_bytes(), 1, 3), "what is forgotten is purged once more");
+        assert_eq!(purges.purged().urls.len(), 1);
+        assert!(purges.begin(&0_usize.to_le_bytes(), 0), "what is forgotten is purged once more");
+    }
+
+    #[test]
+    fn purged_keys_have_bounded_bytes() {
+        let purges = PartPurges::default();
+        for number in 0..20 {
+            assert!(purges.begin(&vec![number; KEY_BYTES_MAX / 8], 0));
+            let purged = purges.purged();
+            let bytes: usize = purged.urls.keys().map(Vec::len).sum();
+            assert!(bytes <= KEY_BYTES_MAX && bytes == purged.key_bytes, "{bytes}");
+        }
+        let long = vec![b'x'; KEY_BYTES_MAX + 1];
+        assert!(purges.begin(&long, 0) && purges.purged().urls.is_empty());
     }
 }

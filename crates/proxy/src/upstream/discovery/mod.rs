@@ -5,12 +5,14 @@
 //! are out must not take working servers away, and some answer so when no server passes their own checks. A record whose
 //! target is `.` says that there is no server, and is believed. Promises: a server that stays keeps its connections, its
 //! counts and what is known of it; one that is gone finishes the requests that it has, and its unused connections are
-//! closed. Leaves to others: the questions (`names`), what a record may say (`records`), which server a request gets
-//! (`pool`, `server_set`). *Source*: RFC 2782.
+//! closed. If it is back before that, the limit on its connections is the same (`left_limits`). Leaves to others: the
+//! questions (`names`), what a record may say (`records`), which server a request gets (`pool`, `server_set`). *Source*:
+//! RFC 2782.
 //!
 //! Servers with TLS must have certificates for the domain of the service, not for the target of a record: who can change
 //! an answer on its way could name any target. The domain is also the `Host` that they get. *Source*: RFC 6125, 6.5.1.
 
+mod left_limits;
 mod records;
 
 use std::future::pending;
@@ -20,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use nectary_host::log::{Level, Throttle};
+use nectary_host::log::{Level, Throttles};
 
+use self::left_limits::LeftLimits;
 use self::records::{FoundServer, FoundServers, NoServer, servers_of};
 use super::names::{ServiceRecord, look_up_service_once};
 use super::server_limit::LimitRule;
@@ -34,10 +37,10 @@ use crate::rules::key::Origin;
 /// The longest time for which it is not noticed that other servers of names are to be asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
-/// Limits how often changes and failures are logged.
-static CHANGED: Throttle = Throttle::every(Duration::from_secs(10));
-static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
-static IGNORED: Throttle = Throttle::every(Duration::from_secs(60));
+/// Limits how often changes and failures are logged, by the origin's name.
+static CHANGED: Throttles = Throttles::every(Duration::from_secs(10));
+static FAILED: Throttles = Throttles::every(Duration::from_secs(60));
+static IGNORED: Throttles = Throttles::every(Duration::from_secs(60));
 
 /// The service whose servers an origin has.
 #[derive(Debug, Clone)]
@@ -57,6 +60,8 @@ pub(crate) struct Discovery {
     /// The servers of the configuration, which are asked when all others are out.
     pub(super) listed: Vec<Arc<Server>>,
     last: Mutex<LastAnswer>,
+    /// The limits of servers that are gone.
+    left: LeftLimits,
 }
 
 /// What the look-ups said.
@@ -96,7 +101,7 @@ pub struct ServiceFigures {
 impl Discovery {
     /// Nothing is looked up yet.
     pub fn new(rule: ServiceRule, listed: Vec<Arc<Server>>) -> Discovery {
-        Discovery { rule, listed, last: Mutex::default() }
+        Discovery { rule, listed, last: Mutex::default(), left: LeftLimits::default() }
     }
 
     fn last(&self) -> MutexGuard<'_, LastAnswer> {
@@ -145,7 +150,7 @@ impl Pool {
                 if found.ignored > 0 && last.found != found {
                     let (count, reason) = (found.ignored, found.reason.as_deref().unwrap_or_default());
                     let text = format_args!("origin {name}: {count} SRV records of {srv} are ignored: {reason}");
-                    IGNORED.write(Level::Warning, "proxy", text);
+                    IGNORED.write(name, Level::Warning, "proxy", text);
                 }
                 *last = LastAnswer { found, ..LastAnswer::default() };
                 None
@@ -168,13 +173,13 @@ impl Pool {
         if let Some(failure) = failure {
             let text =
                 format_args!("origin {name}: cannot look up {srv}: {failure}; it has the {count} servers of before");
-            FAILED.write(Level::Warning, "proxy", text);
+            FAILED.write(name, Level::Warning, "proxy", text);
         }
         if !added.is_empty() || !removed.is_empty() {
             let listed = |servers: &[String]| if servers.is_empty() { "none".to_owned() } else { servers.join(", ") };
             let (new, gone) = (listed(&added), listed(&removed));
             let text = format_args!("origin {name}: {srv} has {count} servers now; new: {new}; gone: {gone}");
-            CHANGED.write(Level::Note, "proxy", text);
+            CHANGED.write(name, Level::Note, "proxy", text);
         }
     }
 
@@ -193,7 +198,10 @@ impl Pool {
                 Some(same) if same.has_share(*priority, *weight) => Arc::clone(same),
                 Some(same) => Arc::new(same.with_share(*priority, *weight)),
                 None => {
-                    let server = Server::new(origin, *weight).limited(discovery.rule.limit);
+                    let server = match discovery.left.take(&origin) {
+                        Some(limit) => Server::new(origin, *weight).limited_by(limit),
+                        None => Server::new(origin, *weight).limited(discovery.rule.limit),
+                    };
                     added.push(server.url());
                     Arc::new(server.found(*priority, &named.authority()))
                 }
@@ -201,7 +209,10 @@ impl Pool {
         }
         let stays = |server: &Server| servers.iter().any(|found| Arc::ptr_eq(&found.state, &server.state));
         let gone: Vec<_> = before.into_iter().filter(|server| !stays(server)).collect();
-        gone.iter().for_each(|server| server.state.leave());
+        for server in &gone {
+            server.state.leave();
+            discovery.left.keep(server);
+        }
         let removed = gone.iter().map(|server| server.url()).collect();
         // One that is found, too, has the place that its record gives it.
         let found: Vec<_> = servers.iter().map(|server| server.origin.clone()).collect();

@@ -203,3 +203,85 @@ impl AsyncWrite for HeardStream {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::task::LocalSet;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::connections::Connections;
+    use crate::options::{Limits, NameFiles, OriginTimes, ProxyOptions};
+    use crate::room::{ConnectionLimits, Peer, Room};
+    use crate::rules::key::Origin;
+    use crate::stats::WorkerStats;
+    use crate::upstream::{KnownOrigins, OriginRules, OriginTrust, Reach};
+
+    fn upstream() -> Rc<Upstream> {
+        let options = Arc::new(ProxyOptions::default());
+        let room = Room::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 9 });
+        let nowhere = NameFiles { hosts: PathBuf::new(), resolv_conf: PathBuf::new() };
+        let connections = Connections::new(&options, room);
+        Upstream::new(options, Arc::new(WorkerStats::default()), connections, Arc::new(KnownOrigins::new(nowhere)))
+    }
+
+    fn destination() -> Destination {
+        let trust = Arc::new(OriginTrust::new(None).expect("no file"));
+        let rules = Arc::new(OriginRules::new(OriginTimes::of(&Limits::default()), trust));
+        let origin = Origin { https: false, host: "a".into(), port: 80 };
+        Destination::new(origin, Reach::Everywhere, IpAddr::V4(Ipv4Addr::LOCALHOST), rules)
+    }
+
+    /// Answers the requests on a connection until its end. *Returns*: when pings came, which it does not answer.
+    async fn serve(mut stream: DuplexStream) -> Vec<Instant> {
+        let mut pings = Vec::new();
+        stream.read_exact(&mut [0; 24]).await.expect("a preface");
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            stream.read_exact(&mut payload).await.expect("a frame");
+            let answer: &[u8] = match (head[3], head[4]) {
+                // Settings, and that those of the client are confirmed.
+                (4, 0) => &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0],
+                // `:status: 200` ends the first stream.
+                (1, _) => &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88],
+                (6, 0) => {
+                    pings.push(Instant::now());
+                    continue;
+                }
+                _ => continue,
+            };
+            stream.write_all(answer).await.expect("room");
+        }
+        pings
+    }
+
+    /// The server answers one request, and then nothing more.
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_answers_to_pings_ends() {
+        let (upstream, to, address) = (upstream(), destination(), SocketAddr::from(([127, 0, 0, 1], 80)));
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let server = tokio::spawn(serve(far));
+        let used = async {
+            let place = upstream.connections.room.take(Peer::Origin).expect("a place");
+            let connection = begin(&upstream, &to, Box::new(near), address, (place, None)).await.expect("it begins");
+            let request = http::Request::get("http://a/").body(RequestBody::Empty).expect("a request");
+            let answer = connection.sender.clone().send_request(request).await.expect("an answer");
+            let answered = Instant::now();
+            assert_eq!(answer.status(), 200);
+            let pings = server.await.expect("the server ends");
+            assert!(connection.sender.is_closed());
+            (pings.iter().map(|at| *at - answered).collect::<Vec<_>>(), answered.elapsed())
+        };
+        let ended = PING_INTERVAL + PING_TIME;
+        let used = LocalSet::new().run_until(tokio::time::timeout(10 * ended, used)).await;
+        let (pings, end) = used.expect("the connection goes on");
+        let is_near = |time: Duration, to: Duration| time.abs_diff(to) < Duration::from_millis(100);
+        assert!(pings.len() == 1 && is_near(pings[0], PING_INTERVAL) && is_near(end, ended), "{pings:?}, {end:?}");
+    }
+}
