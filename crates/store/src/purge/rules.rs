@@ -360,8 +360,8 @@ impl RuleSet {
             .keys
             .iter()
             .map(|(&primary, rule)| of(rule, key_record(PrimaryHash(primary), rule.generation, rule.position)));
-        let prefixes = rules.prefixes.iter().flat_map(|(&length, of)| {
-            of.rules.iter().map(move |(&hash, rule)| {
+        let prefixes = rules.prefixes.iter().flat_map(|(&length, prefixes)| {
+            prefixes.rules.iter().map(move |(&hash, rule)| {
                 of(rule, prefix_record(PrimaryHash(hash), length, rule.generation, rule.position))
             })
         });
