@@ -5,8 +5,10 @@
 
 mod evaluation;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_bench::Report;
@@ -23,6 +25,9 @@ use crate::arguments::{
 };
 use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress, runtime};
+
+/// The time between two lines of progress where there is no terminal.
+const LINE_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs an experiment, or a process of one.
 pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
@@ -168,7 +173,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
     if let (Some(path), Some(requests)) = (&arguments.timestamps, requests) {
         let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut file = std::io::BufWriter::new(file);
-        let written = requests.write(&mut file).and_then(|()| std::io::Write::flush(&mut file));
+        let written = requests.write(&mut file).and_then(|()| file.flush());
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
@@ -184,7 +189,8 @@ fn programs(program: &Path, worker: &'static str) -> Programs {
     Programs { worker: again(worker), guardian: again("guardian") }
 }
 
-/// Runs a function that reports its progress, with a bar on the terminal; as lines for `bench all`, which started it.
+/// Runs a function that reports its progress: with a bar on the terminal, elsewhere a line a minute, and for `bench all`,
+/// which started it, a line for each step.
 fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) -> T) -> T {
     if std::env::var_os(PROGRESS_LINES).is_some() {
         return run(&mut |step| {
@@ -193,10 +199,16 @@ fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) 
         });
     }
     let bar = progress::steps();
+    let mut said = Instant::now();
     let ended = run(&mut |step| {
         bar.set_length(step.of);
         bar.set_position(step.done);
         bar.set_message(step.what.clone());
+        if bar.is_hidden() && said.elapsed() >= LINE_PAUSE {
+            said = Instant::now();
+            // Without a reader of the lines the run goes on.
+            let _ = writeln!(std::io::stderr(), "{} of {} steps: {}", step.done, step.of, step.what);
+        }
     });
     bar.finish_and_clear();
     ended

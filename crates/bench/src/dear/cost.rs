@@ -21,8 +21,9 @@ use crate::random::Random;
 use crate::statistics::{Estimate, estimate, order};
 use crate::{Error, sys};
 
-/// The number of blocks that fit in the cache, and their size in bytes.
-const BLOCKS: u64 = 4096;
+/// The number of blocks that fit in the cache, and their size in bytes. No cache under `adaptive` has exactly 4,096 blocks:
+/// with more it has samples in place of shadow caches, and needs less memory.
+pub(super) const BLOCKS: u64 = 8192;
 const BLOCK_BYTES: u64 = 8192;
 /// The number of references in a batch.
 const BATCH: u64 = 20_000;

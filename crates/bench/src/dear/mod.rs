@@ -64,7 +64,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     (
         "bench cache --seed dear",
         "nine real programs on the live cache under eight policies, alone and together, at two sizes",
-        "30 minutes",
+        "40 minutes",
     ),
 ];
 

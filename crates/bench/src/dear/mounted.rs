@@ -318,6 +318,11 @@ mod tests {
             let memory = memory_for(policy, super::super::LARGE_BLOCKS).unwrap();
             assert!((512 << 20..720 << 20).contains(&memory), "{policy}: {memory}");
         }
+        for policy in ["lru", "dear", "adaptive"] {
+            for blocks in [super::super::cost::BLOCKS, super::super::through_fuse::WHOLE.blocks] {
+                memory_for(policy, blocks).unwrap();
+            }
+        }
         assert_eq!(memory_for("lru", 10).unwrap_err().kind, ErrorKind::Usage);
     }
 }

@@ -67,6 +67,8 @@ fn run_all(
     let image = folder.join("image");
     let mut place = Place { folder, image, disk_bytes: 0, clock, mounted: &*programs.worker, next: 0 };
     let mut found = RunResults::default();
+    step("what a hit costs".to_owned());
+    let cost = cost::cost(&place.folder)?;
     // The programs for a large cache have an image of their own, because each execution copies the whole image.
     for (is_large, disk_bytes) in [false, true].into_iter().zip(DISK_BYTES) {
         let some: Vec<&Vec<&'static Program>> =
@@ -85,8 +87,6 @@ fn run_all(
         }
         std::fs::remove_file(&place.image).map_err(|error| Error::failed(place.image.display(), error))?;
     }
-    step("what a hit costs".to_owned());
-    let cost = cost::cost(&place.folder)?;
     Ok((found, cost))
 }
 

@@ -46,7 +46,7 @@ pub struct Extent {
 }
 
 /// The size of the experiment's measurement.
-pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
+pub const WHOLE: Extent = Extent { blocks: 8192, batch: 1000, rounds: 21 };
 
 /// The result of one contender. *Units*: microseconds per read of a block.
 #[derive(Debug, Clone, Serialize)]

@@ -9,25 +9,26 @@
 //! hash slot; each is the highest generation purged by key in that slot. Three more values are the highest generations
 //! of purges of everything, by prefix and by tag. Only an object whose generation is at or below one of these values is
 //! looked up in the exact table. An object older than the latest purge by prefix costs one hash of its key's beginning
-//! per live prefix length. An object older than the latest purge by tag costs one lookup per tag.
+//! per live prefix length that its key has and that was purged after it. An object older than the latest purge by tag costs one lookup per tag.
 //!
 //! A purge that removes a version by its key also removes all older versions. A purge by tag may leave older versions,
 //! since these may have other tags. So [`Verdict`] distinguishes the two. If the newest version was purged by tag, a
 //! reader must not return an older version instead.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::PurgeRecord;
-use crate::names::key::{PrimaryHash, hash_prefix};
+use crate::names::key::{Hashed, PrimaryHash, hash_prefix};
 use crate::names::tag::TagHash;
 use crate::purge::records::{RULE_ALL, RULE_PREFIX, RULE_TAG, all_record, key_record, prefix_record, tag_record};
 
 const FLOORS: usize = 1 << 14;
-/// The largest number of different prefix lengths in live rules; each length costs one hash at every hit of an object
-/// that is older than the newest purge by prefix.
-pub const PREFIX_LENGTHS_MAX: usize = 32;
+/// The largest number of different prefix lengths in live rules. Each length up to that of the key costs one hash at every
+/// hit of an object that is older than the newest purge by a prefix of that length.
+pub const PREFIX_LENGTHS_MAX: usize = 256;
 
 /// The memory of a rule, in bytes.
 pub(super) const RULE_BYTES: u64 = 96;
@@ -81,11 +82,19 @@ pub struct RuleSet {
     hash_seed: u64,
 }
 
+/// The rules by prefixes of one length, by the hash of the prefix.
+#[derive(Default)]
+struct OfLength {
+    rules: HashMap<u128, Rule, BuildHasherDefault<Hashed>>,
+    /// The highest generation of these rules.
+    newest: u64,
+}
+
 #[derive(Default)]
 struct Rules {
     keys: HashMap<u128, Rule>,
     /// The rules by prefix: by the length of the prefix, then by its hash.
-    prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
+    prefixes: BTreeMap<u16, OfLength>,
     tags: HashMap<u64, Rule>,
     all: Option<Rule>,
     /// Whether a floor may be above 0.
@@ -94,8 +103,28 @@ struct Rules {
 
 impl Rules {
     fn len(&self) -> usize {
-        let prefixes = self.prefixes.values().map(HashMap::len).sum::<usize>();
+        let prefixes = self.prefixes.values().map(|of| of.rules.len()).sum::<usize>();
         self.keys.len() + prefixes + self.tags.len() + usize::from(self.all.is_some())
+    }
+
+    /// The rules by prefix that apply to an object of this generation with this name.
+    fn by_prefix(&self, hash_seed: u64, generation: u64, name: &[u8]) -> impl Iterator<Item = Rule> {
+        let longest = u16::try_from(name.len()).unwrap_or(u16::MAX);
+        let newer = self.prefixes.range(..=longest).filter(move |(_, of)| generation <= of.newest);
+        let rules = newer.filter_map(move |(&length, of)| {
+            let hash = hash_prefix(hash_seed, &name[..usize::from(length)]);
+            of.rules.get(&hash.0).copied()
+        });
+        rules.filter(move |rule| generation <= rule.generation)
+    }
+
+    /// Drops the rules by prefix that are not needed.
+    fn retain_prefixes(&mut self, needed: impl Fn(&Rule) -> bool) {
+        self.prefixes.retain(|_, of| {
+            of.rules.retain(|_, rule| needed(rule));
+            of.newest = of.rules.values().map(|rule| rule.generation).max().unwrap_or(0);
+            !of.rules.is_empty()
+        });
     }
 }
 
@@ -147,12 +176,7 @@ impl RuleSet {
             return None;
         }
         let rules = self.read();
-        let by_prefix = |(&length, prefixes): (&u16, &HashMap<u128, Rule>)| {
-            let hash = hash_prefix(self.hash_seed, &name[..usize::from(length)]);
-            prefixes.get(&hash.0).copied()
-        };
-        let prefixes = rules.prefixes.iter().take_while(|(length, _)| usize::from(**length) <= name.len());
-        let prefixes = prefixes.filter_map(by_prefix);
+        let prefixes = rules.by_prefix(self.hash_seed, generation, name);
         let tags = tags.iter().filter_map(|tag| rules.tags.get(&tag.0).copied());
         let others = rules.keys.get(&primary.0).copied().into_iter().chain(rules.all);
         let applies = |rule: &Rule| generation <= rule.generation;
@@ -165,10 +189,9 @@ impl RuleSet {
     }
 
     fn forget_older(rules: &mut Rules, generation: u64) {
-        let is_newer = |older: &mut Rule| older.generation > generation;
+        let is_newer = |older: &Rule| older.generation > generation;
         rules.keys.retain(|_, older| is_newer(older));
-        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
-        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+        rules.retain_prefixes(is_newer);
         rules.tags.retain(|_, older| is_newer(older));
         rules.all = rules.all.filter(|all| all.generation >= generation);
     }
@@ -202,12 +225,7 @@ impl RuleSet {
     }
 
     fn is_prefix_purged(&self, generation: u64, name: &[u8]) -> bool {
-        self.read().prefixes.iter().take_while(|(length, _)| usize::from(**length) <= name.len()).any(
-            |(&length, prefixes)| {
-                let hash = hash_prefix(self.hash_seed, &name[..usize::from(length)]);
-                prefixes.get(&hash.0).is_some_and(|rule| generation <= rule.generation)
-            },
-        )
+        self.read().by_prefix(self.hash_seed, generation, name).next().is_some()
     }
 
     /// Whether a rule for a prefix of this length may be added.
@@ -222,7 +240,9 @@ impl RuleSet {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());
         let is_known = match record.rule {
-            RULE_PREFIX => rules.prefixes.get(&record.prefix_bytes.get()).is_some_and(|same| same.contains_key(&hash)),
+            RULE_PREFIX => {
+                rules.prefixes.get(&record.prefix_bytes.get()).is_some_and(|of| of.rules.contains_key(&hash))
+            }
             RULE_TAG => rules.tags.contains_key(&(hash as u64)),
             RULE_ALL => true,
             _ => rules.keys.contains_key(&hash),
@@ -244,8 +264,9 @@ impl RuleSet {
         let rule = Rule { generation, position, since_s: record.since_s.get() };
         self.any_below.fetch_max(generation, Ordering::AcqRel);
         if record.rule == RULE_PREFIX {
-            let prefixes = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
-            let known = prefixes.entry(record.primary_hash.get()).or_insert(rule);
+            let of = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
+            of.newest = of.newest.max(rule.generation);
+            let known = of.rules.entry(record.primary_hash.get()).or_insert(rule);
             if known.generation <= rule.generation {
                 *known = rule;
             }
@@ -291,9 +312,8 @@ impl RuleSet {
         if rules.keys.capacity() / 4 > rules.keys.len() {
             rules.keys.shrink_to_fit();
         }
-        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, rule| needed(rule)));
-        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
-        let highest = rules.prefixes.values().flat_map(HashMap::values).map(|rule| rule.generation).max();
+        rules.retain_prefixes(needed);
+        let highest = rules.prefixes.values().map(|of| of.newest).max();
         self.prefixes_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.tags.retain(|_, rule| needed(rule));
         let highest = rules.tags.values().map(|rule| rule.generation).max();
@@ -316,7 +336,7 @@ impl RuleSet {
     pub fn raise(&self, generation: u64, position: u64) -> bool {
         let mut rules = self.write();
         let Rules { keys, prefixes, tags, all, .. } = &mut *rules;
-        let prefixes = prefixes.values_mut().flat_map(HashMap::values_mut);
+        let prefixes = prefixes.values_mut().flat_map(|of| of.rules.values_mut());
         let all = keys.values_mut().chain(prefixes).chain(tags.values_mut()).chain(all);
         let low = all.filter(|rule| rule.generation > generation && rule.position < position);
         low.map(|rule| rule.position = position).count() > 0
@@ -327,7 +347,7 @@ impl RuleSet {
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
         let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
-        let prefixes = rules.prefixes.values().flat_map(HashMap::values);
+        let prefixes = rules.prefixes.values().flat_map(|of| of.rules.values());
         let all = rules.keys.values().chain(prefixes).chain(rules.tags.values()).chain(&rules.all);
         all.filter(needed).count()
     }
@@ -341,7 +361,7 @@ impl RuleSet {
             .iter()
             .map(|(&primary, rule)| of(rule, key_record(PrimaryHash(primary), rule.generation, rule.position)));
         let prefixes = rules.prefixes.iter().flat_map(|(&length, prefixes)| {
-            prefixes.iter().map(move |(&hash, rule)| {
+            prefixes.rules.iter().map(move |(&hash, rule)| {
                 of(rule, prefix_record(PrimaryHash(hash), length, rule.generation, rule.position))
             })
         });
@@ -442,6 +462,21 @@ mod tests {
         table.add(&all_record(100, 6));
         assert_eq!((verdict(&table, 9, &[c]), table.len()), (Verdict::Key, 1));
         assert!(!table.may_be_purged_by_tag(101));
+    }
+
+    #[test]
+    fn prefixes_of_many_lengths_purge_what_is_older() {
+        let (table, name) = (RuleSet::new(7), [b'a'; 300]);
+        let is_purged = |generation, name: &[u8]| table.is_purged_by_key(PrimaryHash(1), generation, name);
+        for length in 1..=200_u16 {
+            let hash = hash_prefix(7, &name[..usize::from(length)]);
+            table.add(&prefix_record(hash, length, 10 + u64::from(length), 5 + u64::from(length > 100)));
+        }
+        assert!(is_purged(210, &name) && !is_purged(211, &name));
+        assert!(is_purged(60, &name[..50]) && !is_purged(61, &name[..50]), "a key has no longer prefix than itself");
+        assert!(!is_purged(1, b"b") && !is_purged(1, b""));
+        assert_eq!(table.retire(8, u64::MAX), 100);
+        assert!(is_purged(210, &name) && !is_purged(1, &name[..100]) && is_purged(111, &name[..101]));
     }
 
     #[test]
