@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_host::fleet::{FleetError, PurgeScope};
+use nectary_host::fleet::{FleetError, PurgeScope, RulesHash};
 use nectary_host::{Fault, FaultKind, Methods};
 use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
@@ -70,13 +70,25 @@ fn read(params: Value) -> Result<PurgeRequest, Fault> {
 /// Purges on every node of a fleet. The answer says what has become of the purge.
 pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
     let PurgeRequest { subject, is_soft, wish } = read(params)?;
-    let scope = match &subject {
-        PurgeSubject::Url(url) => PurgeScope::Keys(keys(reopener, url, false)),
-        PurgeSubject::Prefix(url) => PurgeScope::Prefixes(keys(reopener, url, true)),
-        PurgeSubject::Tags(tags) => PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()),
-        PurgeSubject::All => PurgeScope::All,
+    // Without a proxy that serves, the rules are no node's, and all nodes purge everything.
+    let keys = |url: &str, is_prefix| match reopener {
+        Some(reopener) => reopener.keys_by_rules(url, is_prefix),
+        None => (vec![url.as_bytes().to_vec()], RulesHash::default()),
     };
-    match fleet.purge(scope, is_soft.then(now_s), wish).await {
+    let rules = reopener.map(Reopener::rules).unwrap_or_default();
+    let purged = match &subject {
+        PurgeSubject::Url(url) => {
+            let (keys, rules) = keys(url, false);
+            (PurgeScope::Keys(keys), rules)
+        }
+        PurgeSubject::Prefix(url) => {
+            let (keys, rules) = keys(url, true);
+            (PurgeScope::Prefixes(keys), rules)
+        }
+        PurgeSubject::Tags(tags) => (PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()), rules),
+        PurgeSubject::All => (PurgeScope::All, rules),
+    };
+    match fleet.purge(purged, is_soft.then(now_s), wish).await {
         Ok(outcome) => Ok(json!({ "fleet": outcome_json(&outcome) })),
         Err(error) => {
             let kind = match error {

@@ -56,6 +56,20 @@ struct Shared {
 }
 
 impl Shared {
+    /// Sets what each request reads. With other rules the gate is shut first, so that no request has the times of one and the
+    /// rules of the other.
+    fn set_gate(&self, machine: &FleetMachine) {
+        if self.is_leaving.load(Ordering::Acquire) {
+            return;
+        }
+        if self.gate.rules() != machine.rules().half() {
+            self.gate.set_times(Duration::ZERO, Duration::ZERO);
+            self.gate.set_rules(machine.rules());
+        }
+        let times = machine.gate();
+        self.gate.set_times(times.member_until, times.serve_until);
+    }
+
     fn machine(&self) -> MutexGuard<'_, FleetMachine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -270,10 +284,7 @@ impl Driver {
         let actions = {
             let mut machine = self.shared.machine();
             let actions = machine.on_event(since_boot(), event);
-            let gate = machine.gate();
-            if !self.shared.is_leaving.load(Ordering::Acquire) {
-                self.shared.gate.set_times(gate.member_until, gate.serve_until);
-            }
+            self.shared.set_gate(&machine);
             let applied = machine.applied();
             // Without a mark of the fleet the revision is 0, which no answer is behind.
             self.shared.gate.set_fleet(if machine.has_fleet() { machine.mark().fleet } else { 0 });

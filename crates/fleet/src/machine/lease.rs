@@ -1,6 +1,6 @@
 //! The lease: granted, kept, lost, and what a join needs.
 //!
-//! Owns: invariants 3 and 5. Leaves to others: what is applied after a join (`log`).
+//! Owns: invariants 3 and 6. Leaves to others: what is applied after a join (`log`).
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl FleetMachine {
         if self.is_leaving {
             return;
         }
-        if self.has_other_rules() {
+        if self.has_other_rules() || !self.has_fitting_store() {
             self.lease.served_from = None;
         } else if self.is_caught_up() {
             self.lease.served_from = self.lease.held.map(|held| held.asked).or(self.lease.served_from);

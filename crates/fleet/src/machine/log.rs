@@ -1,11 +1,11 @@
 //! The log of purges: read, watched, and applied in order.
 //!
-//! Owns: invariants 1 and 2, and which nodes live. Leaves to others: purges of this node (`requests`).
+//! Owns: invariants 1, 2 and 5, and which nodes live. Leaves to others: purges of this node (`requests`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nectary_host::fleet::{AppliedMark, FleetPurge, LoggedPurge};
+use nectary_host::fleet::{AppliedMark, FleetPurge, LoggedPurge, RulesRecord};
 
 use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals};
 use super::lease::RetryPause;
@@ -49,8 +49,6 @@ pub(super) struct LogPart {
     pub is_read: bool,
     /// The revision that must be applied before this node serves.
     pub must_reach: u64,
-    /// Whether everything is to be purged before this node serves, as it applied purges under other rules.
-    pub must_purge_all: bool,
     /// No change up to this revision is missing.
     pub seen: u64,
     applying: Option<Batch>,
@@ -69,6 +67,8 @@ pub(super) struct LogPart {
     is_publishing: bool,
     publish_at: Duration,
     review_at: Duration,
+    /// When the key of this node is put again, if it has other rules than the node.
+    pub rewrite_at: Duration,
     pub trouble: Option<String>,
 }
 
@@ -84,7 +84,6 @@ impl LogPart {
             totals: LogTotals::default(),
             is_read: false,
             must_reach: 0,
-            must_purge_all: false,
             seen: 0,
             applying: None,
             batches: 0,
@@ -99,6 +98,7 @@ impl LogPart {
             is_publishing: false,
             publish_at: Duration::ZERO,
             review_at: Duration::ZERO,
+            rewrite_at: Duration::ZERO,
             trouble: None,
         }
     }
@@ -148,7 +148,7 @@ impl FleetMachine {
     /// Puts what was read into the queue, or a purge of everything if something may be missing.
     fn take_purges(&mut self, now: Duration, purges: Vec<LoggedPurge>) {
         let (mark, newest) = (self.log.mark, self.log.newest);
-        let here = AppliedMark { fleet: self.identity, revision: newest };
+        let here = AppliedMark { fleet: self.identity, revision: newest, rules: self.rules_record() };
         let missed = match mark {
             AppliedMark::NONE if self.log.floor == 0 => None,
             AppliedMark::NONE => Some("its store is new to this fleet, whose log is no longer whole"),
@@ -263,12 +263,6 @@ impl FleetMachine {
         self.log.moved = now;
         self.log.apply_retry.succeeded();
         self.counts.applied += batch.purges.len() as u64;
-        let is_all = batch.purges.iter().any(|purge| purge.purge == FleetPurge::EVERYTHING);
-        if self.has_other_rules() && !batch.purges.is_empty() {
-            self.log.must_purge_all = true;
-        } else if is_all {
-            self.log.must_purge_all = false;
-        }
         if self.log.pending.is_empty() {
             self.log.behind_since = None;
         }
@@ -280,7 +274,7 @@ impl FleetMachine {
             self.log.must_mark = Some(batch.mark);
         }
         let known = self.log.pending.front().map_or(u64::MAX, |first| first.revision);
-        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge == FleetPurge::EVERYTHING);
+        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
         for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
             self.log.pending.push_front(purge);
         }
@@ -324,6 +318,7 @@ impl FleetMachine {
             }
         }
         self.publish(now);
+        self.rewrite(now);
         if self.log.is_read && now >= self.log.review_at {
             self.log.review_at = now + REVIEW_INTERVAL;
             let oldest = self.view.nodes.iter().min_by_key(|node| (node.since, node.name.clone()));
@@ -336,12 +331,7 @@ impl FleetMachine {
         if self.log.applying.is_some() || now < self.log.apply_retry.at || self.identity == 0 {
             return;
         }
-        if self.log.must_purge_all && !self.has_other_rules() && self.log.is_read && self.log.pending.is_empty() {
-            let revision = self.log.mark.revision;
-            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
-            self.counts.everything_purged += 1;
-            self.note("fleet: this node purges everything, as it applied purges while its rules differed");
-        }
+        let rules = self.begin_rules();
         let mut bytes = 0;
         let count = self.log.pending.iter().take(BATCH_MAX).take_while(|purge| {
             bytes += purge_bytes(purge);
@@ -350,7 +340,11 @@ impl FleetMachine {
         let count = count.count();
         let purges: Vec<LoggedPurge> = self.log.pending.drain(..count).collect();
         let mark = match purges.last() {
-            Some(last) => AppliedMark { fleet: self.identity, revision: last.revision },
+            Some(last) => {
+                let rules = purges.iter().fold(rules, |rules, logged| rules.after(&logged.purge));
+                AppliedMark { fleet: self.identity, revision: last.revision, rules }
+            }
+            None if self.has_fleet() && rules != self.log.mark.rules => AppliedMark { rules, ..self.log.mark },
             None => match self.log.must_mark.take() {
                 Some(mark) if mark.fleet == self.identity && self.log.mark == AppliedMark::NONE => mark,
                 _ => return,
@@ -361,6 +355,34 @@ impl FleetMachine {
         let batch = self.log.batches;
         self.log.applying = Some(Batch { number: batch, purges: purges.clone(), mark });
         self.actions.push_back(FleetAction::Apply { batch, purges, mark });
+    }
+
+    /// The record of rules with which the next batch begins. When nothing else is left to do before this node serves, that
+    /// is its own rules' record, and everything is purged if their objects may have missed a purge.
+    fn begin_rules(&mut self) -> RulesRecord {
+        let former = self.rules_record();
+        let is_next = self.log.is_read && self.log.pending.is_empty() && self.has_fleet() && !self.has_other_rules();
+        if !is_next {
+            return former;
+        }
+        let rules = former.begin(self.own.rules);
+        if rules.must_purge_all() {
+            let revision = self.log.mark.revision;
+            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
+            self.counts.everything_purged += 1;
+            self.note("fleet: this node purges everything: purges by other rules may have missed what it has stored");
+        }
+        rules
+    }
+
+    /// Puts the key of this node again while it has other rules: the first attempt may be lost.
+    fn rewrite(&mut self, now: Duration) {
+        let Some(held) = self.lease.held else { return };
+        let known = self.nodes.get(&self.own.name).filter(|known| known.node.run == self.own.run);
+        if self.log.is_read && now >= self.log.rewrite_at && known.is_some_and(|it| it.node.rules != self.own.rules) {
+            self.log.rewrite_at = now + self.rules.lease / 4;
+            self.actions.push_back(FleetAction::Rewrite { lease: held.lease, node: self.own.clone() });
+        }
     }
 
     fn publish(&mut self, now: Duration) {
