@@ -235,6 +235,30 @@ async fn caller_chooses_what_a_purge_waits_for() {
     assert!(log.iter().all(|purge| purge.scope == PurgeScope::Keys(vec![url.clone().into_bytes()])), "{log:?}");
 }
 
+/// A store remembers prefixes of 32 lengths; what is in the log cannot be refused.
+#[tokio::test]
+async fn purges_without_room_purge_everything() {
+    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
+    let nodes = pair(&fleet).await;
+    let url = origin.url("/a");
+    for length in 20..60 {
+        let body = format!(r#"{{"prefix": "http://b.test/{}"}}"#, "x".repeat(length));
+        let reply = purge_by_body(&nodes[length % 2], &body).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=purge-applied"), "{length}");
+    }
+    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"old"));
+    store(&nodes, &url).await;
+    // The room is for the first few of these.
+    for length in 100..140 {
+        let body = format!(r#"{{"prefix": "{}"}}"#, "x".repeat(length));
+        assert_eq!(purge_by_body(&nodes[0], &body).await.status, 200);
+    }
+    for node in &nodes {
+        origin.now("/a", Script::fresh(b"new"));
+        assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "new", "everything was purged");
+    }
+}
+
 /// A worker whose table is not the one that the fleet knows may miss what a purge is about.
 #[tokio::test]
 async fn unknown_tables_use_no_store() {

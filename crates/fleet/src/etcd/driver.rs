@@ -365,7 +365,9 @@ impl Driver {
             FleetAction::Publish { lease, revision } => self.spawn(async move {
                 Some(match calls.publish(lease, revision).await {
                     Ok(true) => FleetEvent::Published { revision },
-                    Ok(false) | Err(_) => FleetEvent::PublishFailed,
+                    // The key of this node is gone, or the fleet has another identity.
+                    Ok(false) => FleetEvent::LeaseEnded { lease },
+                    Err(_) => FleetEvent::PublishFailed,
                 })
             }),
             FleetAction::ReviewLog { may_trim } => self
@@ -397,7 +399,7 @@ impl Driver {
                     Some(FleetEvent::Appended { ticket, revision, living })
                 }
                 Ok(AppendResult::Refused) => failed(false, "the fleet has another identity now".to_owned()),
-                Err(error) => failed(!error.is_unsent, error.to_string()),
+                Err(error) => failed(!error.is_certain(), error.to_string()),
             }
         });
     }

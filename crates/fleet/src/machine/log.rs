@@ -54,6 +54,10 @@ pub(super) struct LogPart {
     applying: Option<Batch>,
     batches: u64,
     is_reading: bool,
+    /// Whether the read under way was begun before the last join: what it brings says nothing about later purges.
+    is_read_outdated: bool,
+    /// Whether the last read failed.
+    has_read_failed: bool,
     is_watching: bool,
     /// When the watch last said something.
     heard: Duration,
@@ -64,8 +68,9 @@ pub(super) struct LogPart {
     /// The store must be told the identity although there is no purge.
     must_mark: Option<AppliedMark>,
     published: u64,
-    is_publishing: bool,
+    pub is_publishing: bool,
     publish_at: Duration,
+    publish_retry: RetryPause,
     review_at: Duration,
     /// When the key of this node is put again, if it has other rules than the node.
     pub rewrite_at: Duration,
@@ -88,6 +93,8 @@ impl LogPart {
             applying: None,
             batches: 0,
             is_reading: false,
+            is_read_outdated: false,
+            has_read_failed: false,
             is_watching: false,
             heard: Duration::ZERO,
             moved: Duration::ZERO,
@@ -97,6 +104,7 @@ impl LogPart {
             published: 0,
             is_publishing: false,
             publish_at: Duration::ZERO,
+            publish_retry: RetryPause::default(),
             review_at: Duration::ZERO,
             rewrite_at: Duration::ZERO,
             trouble: None,
@@ -118,6 +126,8 @@ impl FleetMachine {
     /// Reads the log, as this node has joined or a watch cannot go on.
     pub(super) fn begin_reading(&mut self, now: Duration) {
         self.log.is_read = false;
+        self.log.is_read_outdated = self.log.is_reading;
+        self.log.has_read_failed = false;
         self.log.is_watching = false;
         self.log.heard = now;
         self.log.read_retry.at = now;
@@ -127,9 +137,11 @@ impl FleetMachine {
     pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {
         self.log.is_reading = false;
         self.log.read_retry.succeeded();
-        if !self.lease.is_joined || self.is_leaving {
+        let is_outdated = std::mem::take(&mut self.log.is_read_outdated);
+        if is_outdated || !self.lease.is_joined || self.is_leaving {
             return;
         }
+        self.log.has_read_failed = false;
         let LogSnapshot { identity, floor, newest, purges, nodes, through } = snapshot;
         self.identity = identity;
         self.nodes =
@@ -191,6 +203,10 @@ impl FleetMachine {
 
     pub(super) fn on_read_failed(&mut self, now: Duration, why: String) {
         self.log.is_reading = false;
+        if std::mem::take(&mut self.log.is_read_outdated) {
+            return;
+        }
+        self.log.has_read_failed = true;
         self.log.read_retry.failed(now, &self.rules);
         self.log.trouble = Some(format!("the log cannot be read: {why}"));
     }
@@ -282,14 +298,25 @@ impl FleetMachine {
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
     }
 
-    pub(super) fn on_published(&mut self, revision: Option<u64>) {
+    pub(super) fn on_published(&mut self, now: Duration, revision: Option<u64>) {
         self.log.is_publishing = false;
         self.log.published = revision.unwrap_or(self.log.published);
+        match revision {
+            Some(_) => self.log.publish_retry.succeeded(),
+            None => self.log.publish_retry.failed(now, &self.rules),
+        }
+    }
+
+    /// Whether the others cannot be told what this node has applied.
+    pub(super) fn cannot_publish(&self) -> bool {
+        !self.log.publish_retry.is_fresh()
     }
 
     /// Whether this node does not learn of purges, or does not apply them, for as long as a lease.
     pub(super) fn stands_still(&self, now: Duration) -> bool {
-        let is_deaf = self.lease.is_joined && now > self.log.heard + self.rules.lease;
+        // A long read is no silence, as each of its requests has a time; one that was tried again is.
+        let is_reading = self.log.is_reading && !self.log.has_read_failed;
+        let is_deaf = self.lease.is_joined && !is_reading && now > self.log.heard + self.rules.lease;
         is_deaf || self.is_stuck(now)
     }
 
@@ -350,7 +377,9 @@ impl FleetMachine {
                 _ => return,
             },
         };
-        self.log.moved = now;
+        if self.log.apply_retry.is_fresh() {
+            self.log.moved = now;
+        }
         self.log.batches += 1;
         let batch = self.log.batches;
         self.log.applying = Some(Batch { number: batch, purges: purges.clone(), mark });
@@ -389,7 +418,7 @@ impl FleetMachine {
         let Some(held) = self.lease.held else { return };
         let revision = self.applied();
         let said = self.nodes.get(&self.own.name).map_or(0, |known| known.applied).max(self.log.published);
-        if revision > said && !self.log.is_publishing && now >= self.log.publish_at {
+        if revision > said && !self.log.is_publishing && now >= self.log.publish_at.max(self.log.publish_retry.at) {
             self.log.is_publishing = true;
             self.log.publish_at = now + PUBLISH_INTERVAL;
             self.actions.push_back(FleetAction::Publish { lease: held.lease, revision });

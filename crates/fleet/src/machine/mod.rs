@@ -155,8 +155,8 @@ impl FleetMachine {
             FleetEvent::WatchEnded { is_compacted, why } => self.on_watch_ended(now, is_compacted, why),
             FleetEvent::BatchApplied { batch } => self.on_batch_applied(now, batch),
             FleetEvent::BatchFailed { batch, why } => self.on_batch_failed(now, batch, why),
-            FleetEvent::Published { revision } => self.on_published(Some(revision)),
-            FleetEvent::PublishFailed => self.on_published(None),
+            FleetEvent::Published { revision } => self.on_published(now, Some(revision)),
+            FleetEvent::PublishFailed => self.on_published(now, None),
             FleetEvent::LogReviewed(totals) => self.log.totals = totals,
             FleetEvent::PurgeRequested { ticket, purge, wish } => self.on_purge_requested(now, ticket, purge, wish),
             FleetEvent::Appended { ticket, revision, living } => self.on_appended(now, ticket, revision, living),
@@ -172,7 +172,7 @@ impl FleetMachine {
 
     /// Until when this node may serve, after the last event. The driver sets the gate before it does an action.
     pub fn gate(&self) -> GateTimes {
-        if self.is_leaving || self.has_other_rules() || !self.has_fitting_store() {
+        if self.is_leaving || self.has_other_rules() || !self.has_fitting_store() || self.lease.is_stuck {
             return GateTimes::default();
         }
         let served_from = self.lease.served_from;

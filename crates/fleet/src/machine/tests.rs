@@ -218,7 +218,7 @@ fn late_purges_name_missing_nodes() {
     let purge = purge(0).purge;
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge.clone(), wish: PurgeWish::Applied });
     bench.event(FleetEvent::PurgeRequested { ticket: 2, purge, wish: PurgeWish::Applied });
-    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: vec![name("b"), name("x")] });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: ["a", "b", "x"].map(name).to_vec() });
     bench.take();
     assert_eq!(bench.tick_at(5999).answer(), None);
     let answers: Vec<_> = bench.tick_at(6000).take().into_iter().collect();
@@ -228,8 +228,8 @@ fn late_purges_name_missing_nodes() {
             _ => None,
         })
     };
-    // What this node has seen ends at 12, so it does not know whether x is gone.
-    assert_eq!(of(1).expect("late").expect("in the log").missing, ["b", "x"].map(name));
+    // What this node has seen ends at 12, so it does not know whether x is gone, and has not applied it itself.
+    assert_eq!(of(1).expect("late").expect("in the log").missing, ["a", "b", "x"].map(name));
     assert!(matches!(of(2), Some(Err(FleetError::Unknown(_)))), "it may be in the log");
 }
 
@@ -315,6 +315,101 @@ fn deaf_and_stuck_nodes_leave() {
     let actions = stuck.changed(Vec::new(), 17).take();
     assert!(actions.contains(&FleetAction::RevokeLease { lease: LEASE }));
     assert!(!stuck.tick_at(21_000).take().contains(&FleetAction::GrantLease), "not before its store goes on");
+}
+
+/// A store that refuses at once stands still, too.
+#[test]
+fn nodes_whose_store_refuses_leave() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(purge(15))], 17);
+    let mut left_at = None;
+    for ms in (1000..30_000).step_by(100) {
+        bench.now_ms = ms;
+        bench.changed(Vec::new(), 17);
+        let actions = bench.take();
+        for action in &actions {
+            match action {
+                FleetAction::Apply { batch, .. } => {
+                    bench.event(FleetEvent::BatchFailed { batch: *batch, why: "read-only".to_owned() });
+                }
+                FleetAction::KeepLease { lease } => {
+                    bench.event(FleetEvent::LeaseKept { lease: *lease, asked: at(ms) });
+                }
+                FleetAction::RevokeLease { .. } => left_at = left_at.or(Some(ms)),
+                _ => {}
+            }
+        }
+        assert!(ms <= 11_000 || bench.standing() == (0, 0), "at {ms} ms it serves what it cannot purge");
+    }
+    assert!(left_at.is_some_and(|ms| ms <= 21_100), "{left_at:?}");
+}
+
+/// It says nothing about purges that were applied by the others while this node was no member.
+#[test]
+fn reads_from_before_a_join_are_outdated() {
+    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    let join = |bench: &mut Bench, lease, ms| {
+        bench.tick_at(ms).event(FleetEvent::LeaseGranted { lease, asked: at(ms) });
+        bench.event(FleetEvent::Joined { lease, identity: FLEET });
+    };
+    join(&mut bench, LEASE, 1000);
+    assert!(bench.take().contains(&FleetAction::Read { above: mark(FLEET, 20) }));
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    join(&mut bench, LEASE + 1, 20_000);
+    bench.take();
+    bench.event(FleetEvent::LogRead(snapshot(0, Vec::new()).with_newest(20)));
+    assert_eq!(bench.standing(), (0, 0), "the log may have more meanwhile");
+    assert_eq!(bench.take(), [FleetAction::Read { above: mark(FLEET, 20) }]);
+    bench.event(FleetEvent::LogRead(snapshot(0, vec![purge(70)])));
+    assert_eq!(bench.applies().map(|it| it.1), Some(vec![purge(70)]));
+}
+
+#[test]
+fn long_reads_do_not_end_the_lease() {
+    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET }).take();
+    for ms in (3500..60_000).step_by(2500) {
+        assert_eq!(bench.tick_at(ms).take(), [FleetAction::KeepLease { lease: LEASE }], "at {ms} ms");
+        bench.event(FleetEvent::LeaseKept { lease: LEASE, asked: at(ms) });
+    }
+    bench.event(FleetEvent::ReadFailed { why: "no answer".to_owned() });
+    assert!(!bench.tick_at(61_000).take().contains(&FleetAction::KeepLease { lease: LEASE }), "it is no better twice");
+}
+
+/// Its key was removed, or etcd has ended its lease: what it confirms would not count.
+#[test]
+fn purges_without_the_own_key_shut_the_gate() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: Vec::new() });
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    assert!(bench.take().contains(&FleetAction::RevokeLease { lease: LEASE }));
+    assert_eq!(bench.answer(), None, "this node has not applied it");
+}
+
+#[test]
+fn revisions_given_twice_apply_nothing() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 9, living: vec![name("a")] });
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    assert!(matches!(bench.answer(), Some(Err(FleetError::Unknown(_)))));
+}
+
+#[test]
+fn failed_publications_pause_and_are_shown() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    let (batch, ..) = bench.applies().expect("a batch");
+    bench.event(FleetEvent::BatchApplied { batch }).take();
+    bench.event(FleetEvent::PublishFailed);
+    let is_publish = |action: &FleetAction| matches!(action, FleetAction::Publish { .. });
+    assert!(!bench.tick_at(1100).take().iter().any(is_publish));
+    assert!(bench.machine.figures(at(1100)).problems.iter().any(|it| it.what.contains("cannot learn")));
+    assert!(bench.tick_at(1300).take().iter().any(is_publish));
+    bench.event(FleetEvent::Published { revision: 15 });
+    assert_eq!(bench.machine.figures(at(1300)).problems, []);
 }
 
 #[test]

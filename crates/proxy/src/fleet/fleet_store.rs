@@ -1,14 +1,19 @@
 //! The purges of a fleet, in the store of a node.
 //!
-//! Owns: [`FleetStore`]: purges in their order, and then the mark that says so, both durable before it returns. Leaves to
-//! others: which purges, and when they are tried again (`nectary-fleet`).
+//! Owns: [`FleetStore`]: purges in their order, and then the mark that says so, both durable before it returns. A purge of
+//! the log cannot be refused, as everything behind it would wait: what the store has no room to remember becomes a purge of
+//! everything. Leaves to others: which purges, and when they are tried again (`nectary-fleet`).
 
 use futures_util::future::join_all;
 use nectary_host::fleet::{AppliedMark, Later, LoggedPurge, PurgeScope, PurgeStore};
+use nectary_host::log::{Level, Throttle};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
 
 /// The most keys, prefixes or tags that are purged at the same time, so that they share a flush.
 const TOGETHER_MAX: usize = 64;
+
+/// Limits how often it is logged that everything was purged.
+static EVERYTHING_PURGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
 
 /// The store of a node, as its fleet sees it.
 #[derive(Clone)]
@@ -34,8 +39,11 @@ impl PurgeStore for FleetStore {
                     None => PurgeEffect::Hard,
                     Some(since_s) => PurgeEffect::Soft { since_s },
                 };
-                apply_one(&store, &logged.purge.scope, effect)
-                    .await
+                let applied = match apply_one(&store, &logged.purge.scope, effect).await {
+                    Err(error) if error.kind == ErrorKind::Busy => purge_all_instead(&store, &error).await,
+                    applied => applied,
+                };
+                applied
                     .map_err(|error| format!("the purge of revision {} is not durable: {error}", logged.revision))?;
             }
             let Some(mark) = mark else { return Ok(()) };
@@ -44,6 +52,12 @@ impl PurgeStore for FleetStore {
             flushed.map_err(|error| format!("that revision {} is applied is not durable: {error}", mark.revision))
         })
     }
+}
+
+/// Purges everything, as the store does not take a purge. That always has room, and makes room.
+async fn purge_all_instead(store: &Spans, refused: &Error) -> Result<(), Error> {
+    EVERYTHING_PURGED.write(Level::Warning, "proxy", format_args!("fleet: this node purges everything: {refused}"));
+    store.purge_all_as(PurgeEffect::Hard).await
 }
 
 /// Makes one purge.
