@@ -171,6 +171,12 @@ async fn serve(
         Some(seat) => bound.with_fleet(seat.clone()),
         None => bound,
     };
+    if let Some(fleet) = &fleet {
+        tokio::select! {
+            () = fleet.ready() => {}
+            () = shutdown.requested() => {}
+        }
+    }
     match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);

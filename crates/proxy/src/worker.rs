@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Version};
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::{RulesHash, Standing};
 use nectary_store::Spans;
 use serde_json::json;
 
@@ -133,11 +133,16 @@ impl Worker {
         })
     }
 
-    /// What may be done now with what the store has. Read it after the request came. *Cost*: nothing without a fleet;
-    /// else a clock and two loads.
+    /// What may be done now with what the store has, by the table of sites in use. Read it after the request came. *Cost*:
+    /// nothing without a fleet; else a clock and some loads.
     #[inline]
     pub fn standing(&self) -> Standing {
-        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing())
+        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(self.sites.borrow().rules()))
+    }
+
+    /// The same by the rules of a table that may have been replaced.
+    pub fn standing_by(&self, rules: RulesHash) -> Standing {
+        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(rules))
     }
 
     /// Purges a key; once this worker has left the store, the next process is told. *Errors*: the purge is not durable.

@@ -119,6 +119,18 @@ impl FleetMachine {
         if let Some(trouble) = &self.log.trouble {
             add(format!("fleet: {trouble}"), "see whether etcd is up and reachable from here");
         }
+        if self.cannot_publish() {
+            add(
+                "fleet: the others cannot learn what this node has applied: writing to etcd fails".to_owned(),
+                "see whether etcd has room (`etcdctl alarm list`), and whether this node may write to it",
+            );
+        }
+        if let Some(trouble) = &self.requests.trouble {
+            add(
+                format!("fleet: the last purge at this node is not in the log: {trouble}"),
+                "see whether etcd has room (`etcdctl alarm list`), and whether this node may write to it",
+            );
+        }
         for node in self.view.nodes.iter().filter(|node| node.rules != self.view.rules && node.name != self.own.name) {
             add(
                 format!("fleet: the rules that make keys differ at node {}", node.name),

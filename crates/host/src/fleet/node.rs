@@ -41,6 +41,11 @@ impl fmt::Display for NodeName {
 pub struct RulesHash(pub u128);
 
 impl RulesHash {
+    /// Its lower half, and never 0, where that says that there are no rules.
+    pub fn half(self) -> u64 {
+        (self.0 as u64).max(1)
+    }
+
     /// Reads 32 hexadecimal digits.
     pub fn parse(text: &str) -> Option<RulesHash> {
         let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

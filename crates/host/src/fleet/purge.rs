@@ -3,7 +3,8 @@
 //! Owns: what such a purge is, its bounds, its place in the order, what a caller may wait for, and why a purge was not
 //! accepted. Leaves to others: the order (`nectary-fleet`), and purging (the store of each node).
 
-use super::node::NodeName;
+use super::node::{NodeName, RulesHash};
+use super::rules_record::RulesRecord;
 
 /// The most keys, prefixes or tags of one purge.
 pub const PURGE_TEXTS_MAX: usize = 1024;
@@ -43,11 +44,18 @@ pub struct FleetPurge {
     /// Of a soft purge: since when its objects are stale, in seconds since 1970, the same on all nodes. `None` for a hard
     /// one.
     pub soft_since_s: Option<u32>,
+    /// The rules by which its keys were made. A store whose objects have keys by other rules may miss some of them.
+    pub rules: RulesHash,
 }
 
 impl FleetPurge {
     /// A hard purge of everything.
-    pub const EVERYTHING: FleetPurge = FleetPurge { scope: PurgeScope::All, soft_since_s: None };
+    pub const EVERYTHING: FleetPurge = FleetPurge { scope: PurgeScope::All, soft_since_s: None, rules: RulesHash(0) };
+
+    /// Whether it is a hard purge of everything.
+    pub fn is_everything(&self) -> bool {
+        self.scope == PurgeScope::All && self.soft_since_s.is_none()
+    }
 
     /// Whether each text is within its bounds, and their number, too.
     pub fn is_bounded(&self) -> bool {
@@ -73,11 +81,13 @@ pub struct AppliedMark {
     pub fleet: u128,
     /// The revision.
     pub revision: u64,
+    /// The rules of the store's objects when all these purges were applied.
+    pub rules: RulesRecord,
 }
 
 impl AppliedMark {
     /// The mark of a store that knows no fleet.
-    pub const NONE: AppliedMark = AppliedMark { fleet: 0, revision: 0 };
+    pub const NONE: AppliedMark = AppliedMark { fleet: 0, revision: 0, rules: RulesRecord::NONE };
 }
 
 /// What the caller of a purge waits for.
@@ -140,7 +150,7 @@ mod tests {
 
     #[test]
     fn purge_bounds_hold_at_the_limit() {
-        let of = |scope| FleetPurge { scope, soft_since_s: None }.is_bounded();
+        let of = |scope| FleetPurge { scope, ..FleetPurge::EVERYTHING }.is_bounded();
         let texts = |count: usize, bytes: usize| vec![vec![b'a'; bytes]; count];
         assert!(FleetPurge::EVERYTHING.is_bounded());
         assert!(of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX, 1))) && of(PurgeScope::Tags(texts(1, PURGE_TEXT_MAX))));

@@ -11,6 +11,7 @@ use http::header::{
     REFERER, UPGRADE, USER_AGENT, VIA,
 };
 use http::{HeaderMap, Method, Uri, Version};
+use nectary_host::fleet::{RulesHash, Standing};
 
 use super::parts::part_range::PartRange;
 use super::tunnel::Tunnel;
@@ -74,6 +75,8 @@ pub(crate) struct ClientRequest {
     pub worker: Rc<Worker>,
     /// The route of the request. A new configuration does not change it.
     pub route: Arc<SiteRoute>,
+    /// The rules of the table in which the route was found.
+    pub rules: RulesHash,
     pub client: Rc<Client>,
     pub method: Method,
     pub uri: Uri,
@@ -94,6 +97,11 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
+    /// What may be done now with what the store has, by the rules of this request's table: those in use may be others.
+    pub fn standing(&self) -> Standing {
+        self.worker.standing_by(self.rules)
+    }
+
     /// The request for a part of what this request is for. Its `Range` takes the place of the client's, and the client's
     /// conditions are left to those who answer the client.
     pub fn of_part(&self, part: PartRange) -> ClientRequest {

@@ -46,7 +46,10 @@ pub(super) async fn route(
     Came { started, at_ms, wait_s }: Came,
 ) -> Response<ReplyBody> {
     let (mut parts, body) = request.into_parts();
-    let route = worker.sites.borrow().find_for(&parts.uri, &parts.headers).clone();
+    let (route, rules) = {
+        let sites = worker.sites.borrow();
+        (sites.find_for(&parts.uri, &parts.headers).clone(), sites.rules())
+    };
     route.clean_cookies(&parts.method, &mut parts.headers);
     let mut key = Vec::new();
     let has_key = route.push_request_key(&parts.uri, parts.headers.get(HOST), &mut key);
@@ -58,6 +61,7 @@ pub(super) async fn route(
         directives: features.directives(&route, &parts.headers),
         worker,
         route,
+        rules,
         client,
         method: parts.method,
         uri: parts.uri,
@@ -147,7 +151,7 @@ pub(super) async fn route(
         // Another process may have opened the store, so nothing in it is certain to be valid.
         return pass::pass(request, None, Forward::Bypass).await;
     }
-    let standing = request.worker.standing();
+    let standing = request.standing();
     if standing == Standing::ValidateOnly {
         return without_store(request).await;
     }

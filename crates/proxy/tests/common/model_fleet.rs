@@ -9,7 +9,7 @@ use std::time::Duration;
 use nectary_config::FleetConfig;
 use nectary_host::fleet::{
     AppliedMark, FleetError, FleetFigures, FleetGate, FleetPurge, FleetView, Later, LoggedPurge, Membership, NodeName,
-    OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, Standing,
+    OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, RulesRecord, Standing,
 };
 use nectary_proxy::{FleetSeat, FleetStore};
 use nectary_store::Store;
@@ -107,7 +107,8 @@ impl ModelNode {
     }
 
     fn apply(&self, revision: u64, purge: FleetPurge) -> Later<Result<(), String>> {
-        self.store.apply(vec![LoggedPurge { revision, purge }], Some(AppliedMark { fleet: IDENTITY, revision }))
+        let mark = AppliedMark { fleet: IDENTITY, revision, rules: RulesRecord::NONE };
+        self.store.apply(vec![LoggedPurge { revision, purge }], Some(mark))
     }
 }
 
@@ -157,6 +158,7 @@ impl Membership for ModelNode {
     }
 
     fn set_rules(&self, rules: RulesHash) {
+        self.gate.set_rules(rules);
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rules);
     }
 

@@ -32,7 +32,7 @@ impl NotingStore {
     }
 
     fn has_purged_everything(&self) -> bool {
-        self.purges.lock().expect("a list").iter().any(|purge| purge.purge == FleetPurge::EVERYTHING)
+        self.purges.lock().expect("a list").iter().any(|purge| purge.purge.is_everything())
     }
 }
 
@@ -87,7 +87,8 @@ async fn joined(fleet: &EtcdFleet, nodes: usize) {
 }
 
 fn purge(key: &str) -> FleetPurge {
-    FleetPurge { scope: PurgeScope::Keys(vec![key.as_bytes().to_vec()]), soft_since_s: None }
+    let scope = PurgeScope::Keys(vec![key.as_bytes().to_vec()]);
+    FleetPurge { scope, soft_since_s: None, rules: RulesHash(1) }
 }
 
 fn stores<const N: usize>() -> [Arc<NotingStore>; N] {

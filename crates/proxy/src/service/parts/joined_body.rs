@@ -235,7 +235,7 @@ impl Joining {
 /// Finds a part of the body that has these facts. *Errors*: the origin has another body.
 async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
-    if worker.is_leaving.get() || worker.standing() == Standing::ValidateOnly {
+    if worker.is_leaving.get() || request.standing() == Standing::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
         return Ok(PartBody::Origin);
     }
