@@ -3,13 +3,17 @@
 //! Owns: the driver's part of `nectary_fleet::etcd`: which requests an action is made of, and the event that ends it.
 //! A request whose time is over may be executed nevertheless.
 
+use std::collections::VecDeque;
+
 use nectary_fleet::machine::{FleetEvent, LogSnapshot, LogTotals, trim_through};
 
 use super::bugs::{Bug, is_planted};
-use super::etcd_model::{Ask, EtcdModel, Reply};
+use super::etcd_model::{Ask, LogKey, Reply};
 use super::node::Goal;
 use super::world::{Happening, MILLISECOND, SECOND, World};
 
+/// Purges of a page of the log.
+const PAGE_MAX: usize = 3;
 /// The shortest time that a request may take.
 const CALL_TIME_MIN_US: u64 = 500 * MILLISECOND;
 
@@ -126,22 +130,28 @@ impl World {
             (Goal::Identity { .. } | Goal::JoinAbsent { .. } | Goal::JoinSame { .. }, _) => {
                 FleetEvent::JoinFailed { why: "refused".to_owned() }
             }
-            (Goal::Read { above }, Reply::Snapshot(mut snapshot)) => {
-                if snapshot.identity != above.fleet && above.revision > 0 {
-                    snapshot.purges.clear();
-                    let ask = Ask::ReadPage { above: 0, at: snapshot.through };
-                    return self.send(at, ask, Goal::ReadPages { snapshot });
-                }
-                let is_last = EtcdModel::is_last(&snapshot.purges);
-                return self.read_more(at, snapshot, is_last);
+            (Goal::Read { above }, Reply::Snapshot(snapshot)) => {
+                return self.send(at, Ask::List(snapshot.through), Goal::Entries { above, snapshot });
             }
-            (Goal::ReadPages { mut snapshot }, Reply::Page(Some(page))) => {
-                let is_last = EtcdModel::is_last(&page);
+            (Goal::Entries { above, mut snapshot }, Reply::Listed(Some(entries))) => {
+                let above = if snapshot.identity == above.fleet { above.revision } else { 0 };
+                snapshot.newest = entries.iter().map(|(entry, _)| entry.revision).max().unwrap_or(0);
+                let missed = entries.into_iter().filter(|(entry, _)| entry.revision > above);
+                let missed: Vec<_> = missed.map(|(_, key)| key).collect();
+                let mut pages: VecDeque<_> = missed.chunks(PAGE_MAX).map(<[_]>::to_vec).collect();
+                if is_planted(Bug::PageSkips) && pages.len() > 1 {
+                    pages.pop_back();
+                }
+                return self.read_more(at, snapshot, pages);
+            }
+            (Goal::ReadPages { mut snapshot, pages }, Reply::Page(Some(page))) => {
                 snapshot.purges.extend(page);
                 self.coverage.met("log read in pages");
-                return self.read_more(at, snapshot, is_last);
+                return self.read_more(at, snapshot, pages);
             }
-            (Goal::Read { .. } | Goal::ReadPages { .. }, _) => FleetEvent::ReadFailed { why: "no page".to_owned() },
+            (Goal::Read { .. } | Goal::Entries { .. } | Goal::ReadPages { .. }, _) => {
+                FleetEvent::ReadFailed { why: "no page".to_owned() }
+            }
             (Goal::Append { ticket }, Reply::Appended(Some((revision, mut living)))) => {
                 if is_planted(Bug::LivingLeftOut) && living.len() > 1 {
                     living.pop();
@@ -151,9 +161,12 @@ impl World {
             (Goal::Append { ticket }, _) => {
                 FleetEvent::AppendFailed { ticket, is_unknown: false, why: "another fleet".to_owned() }
             }
-            (Goal::Publish { revision }, Reply::Done(true)) => FleetEvent::Published { revision },
+            (Goal::Publish { revision, .. }, Reply::Done(true)) => FleetEvent::Published { revision },
+            // The key of this node is gone, or the fleet has another identity.
+            (Goal::Publish { lease, .. }, Reply::Done(false)) => FleetEvent::LeaseEnded { lease },
             (Goal::Publish { .. }, _) => FleetEvent::PublishFailed,
-            (Goal::List { may_trim }, Reply::Listed(entries)) => {
+            (Goal::List { may_trim }, Reply::Listed(Some(mut entries))) => {
+                entries.sort_by_key(|(entry, _)| entry.revision);
                 let now_s = self.now_us / SECOND;
                 let measured: Vec<_> = entries.iter().map(|(entry, _)| *entry).collect();
                 let through = trim_through(&self.settings.rules, &measured, now_s).filter(|_| may_trim).unwrap_or(0);
@@ -175,14 +188,15 @@ impl World {
         self.feed(at, event);
     }
 
-    fn read_more(&mut self, at: usize, snapshot: LogSnapshot, is_last: bool) {
-        if is_last {
+    fn read_more(&mut self, at: usize, mut snapshot: LogSnapshot, mut pages: VecDeque<Vec<LogKey>>) {
+        let Some(keys) = pages.pop_front() else {
+            if !is_planted(Bug::ReadByKeys) {
+                snapshot.purges.sort_by_key(|purge| purge.revision);
+            }
             return self.feed(at, FleetEvent::LogRead(snapshot));
-        }
-        let skipped = u64::from(is_planted(Bug::PageSkips));
-        let above = snapshot.purges.iter().map(|purge| purge.revision).max().unwrap_or(0) + skipped;
-        let ask = Ask::ReadPage { above, at: snapshot.through };
-        self.send(at, ask, Goal::ReadPages { snapshot });
+        };
+        let ask = Ask::ReadPage { keys, at: snapshot.through };
+        self.send(at, ask, Goal::ReadPages { snapshot, pages });
     }
 
     /// Ends a request that has had no answer in time, or could not be sent.
@@ -193,7 +207,7 @@ impl World {
         let event = match goal {
             Goal::Grant { .. } | Goal::Keep { .. } => FleetEvent::LeaseFailed { why },
             Goal::Identity { .. } | Goal::JoinAbsent { .. } | Goal::JoinSame { .. } => FleetEvent::JoinFailed { why },
-            Goal::Read { .. } | Goal::ReadPages { .. } => FleetEvent::ReadFailed { why },
+            Goal::Read { .. } | Goal::Entries { .. } | Goal::ReadPages { .. } => FleetEvent::ReadFailed { why },
             Goal::Append { ticket } => FleetEvent::AppendFailed { ticket, is_unknown: !is_unsent, why },
             Goal::Publish { .. } => FleetEvent::PublishFailed,
             Goal::Nothing | Goal::List { .. } | Goal::Floor { .. } => return,

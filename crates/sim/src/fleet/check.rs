@@ -3,15 +3,11 @@
 //! A response of a member that was requested after a purge was answered as applied does not show what it purged. A node
 //! that is cut may show it for `serve-when-cut` after etcd has kept its lease. What a store has purged never comes back,
 //! whoever asks for it. A batch has its purges in order, and no mark is before a purge.
-//!
-//! *Not promised*: a store keeps what has keys by other rules, and a purge by the rules of its node leaves that. It would
-//! be back if the rules went back to the former ones. Such responses are not counted.
 
 use nectary_host::fleet::{AppliedMark, FleetState, LoggedPurge, PurgeOutcome, PurgeWish, Standing};
 
 use super::bugs::{Bug, is_planted};
 use super::facts::{Target, URLS};
-use super::store_model::Stored;
 use super::world::{Happening, MILLISECOND, ObjectRequest, SECOND, Stage, World};
 
 /// Slowness of clocks, in millionths, and a moment.
@@ -52,20 +48,17 @@ impl World {
         self.responses += 1;
         let version = stored.version;
         let is_older = version < self.least[url];
-        let shown = self.facts.iter().enumerate().filter(|_| is_older).find(|(number, fact)| {
+        let shown = self.facts.iter().enumerate().filter(|_| is_older).find(|(_, fact)| {
             let is_applied = fact.applied_us.is_some_and(|applied| applied < sent_us);
-            is_applied
-                && fact.has(url)
-                && version < fact.versions[url]
-                && !self.is_of_former_rules(at, *number, &stored)
+            is_applied && fact.has(url) && version < fact.versions[url]
         });
         let is_purged = version < store.least[url];
         let back = store.made.iter().filter(|_| is_purged).find(|made| {
-            let is_about = made.urls & 1 << url != 0;
-            let is_former = made.fact.is_some_and(|fact| self.is_of_former_rules(at, fact, &stored));
-            is_about && version < made.versions[url] && !is_former
+            // A purge by other rules may miss the object; the gate is shut when the batch is applied.
+            let rules = made.fact.and_then(|fact| self.facts[fact].rules);
+            let is_hit = made.is_reported || rules.is_none_or(|rules| rules == stored.rules);
+            is_hit && made.urls & 1 << url != 0 && version < made.versions[url]
         });
-        let is_former = shown.is_none() && back.is_none() && (is_purged || is_older && standing == Standing::Member);
         let (is_cut, is_shown) = (standing == Standing::Cut, shown.is_some());
         let may_show = is_cut && self.now_us <= self.cut_until(at);
         let broken = match (shown, back) {
@@ -78,20 +71,12 @@ impl World {
             )),
             _ => None,
         };
-        self.former += u64::from(is_former);
         self.coverage.met(if is_cut { "response of a node that is cut" } else { "response of a member" });
         if is_cut && is_shown {
             self.coverage.met("response of a node that is cut, of what was purged");
         }
         self.tell(|| format!("{at} serves url {url} version {version}, {standing:?}"));
         broken.into_iter().for_each(|broken| self.break_with(broken));
-    }
-
-    /// Whether a node made a purge by its own rules, and an object has a key by others.
-    fn is_of_former_rules(&self, at: usize, fact: usize, stored: &Stored) -> bool {
-        let rules = self.facts[fact].rules;
-        let is_by_own = |made: &super::store_model::Made| made.fact == Some(fact) && Some(made.rules) == rules;
-        rules.is_some_and(|rules| rules != stored.rules) && self.nodes[at].store.made.iter().any(is_by_own)
     }
 
     /// Checks a batch before it is made.

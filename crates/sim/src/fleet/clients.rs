@@ -106,7 +106,7 @@ impl World {
         let (run, rules, ticket) = (process.run, process.table, process.tickets);
         (0..URLS).filter(|url| urls & 1 << url != 0).for_each(|url| self.versions[url] += 1);
         let soft_since_s = self.random.chance(20).then_some(7).filter(|_| target != Target::All);
-        let purge = FleetPurge { scope: target.scope(rules, number), soft_since_s };
+        let purge = FleetPurge { scope: target.scope(rules, number), soft_since_s, rules };
         let has_keys = matches!(target, Target::Url(_) | Target::Site);
         self.facts.push(PurgeFact {
             key: (at, run, ticket),

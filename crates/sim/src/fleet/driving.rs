@@ -29,6 +29,7 @@ impl World {
         self.nodes[at].process = Some(Process {
             run,
             gate: machine.gate(),
+            gate_rules: rules,
             machine,
             table: rules,
             created: 0,
@@ -66,6 +67,7 @@ impl World {
         let text = if is_told { format!("{at} <- {event:?}") } else { String::new() };
         let actions = process.machine.on_event(clock, event);
         process.gate = process.machine.gate();
+        process.gate_rules = process.machine.rules();
         let state = process.machine.state(clock);
         if is_planted(Bug::ServesBehind) && state == FleetState::CatchingUp {
             process.gate.member_until = clock + Duration::from_secs(1);
@@ -110,8 +112,10 @@ impl World {
             FleetAction::Join { lease, node, mark } => {
                 self.send(at, Ask::Identity(identity), Goal::Identity { lease, node, mark });
             }
-            FleetAction::Rewrite { lease, node } => self.send(at, Ask::Rewrite { lease, node }, Goal::Nothing),
-            FleetAction::Read { above } => self.send(at, Ask::Read(above), Goal::Read { above }),
+            FleetAction::Rewrite { lease, node } => {
+                self.send(at, Ask::Rewrite { created, lease, node }, Goal::Nothing);
+            }
+            FleetAction::Read { above } => self.send(at, Ask::Read, Goal::Read { above }),
             FleetAction::Watch { from } => self.begin_watch(at, from),
             FleetAction::Apply { batch, purges, mark } => {
                 self.check_batch(at, &purges, mark);
@@ -134,9 +138,9 @@ impl World {
             }
             FleetAction::Publish { lease, revision } => {
                 let name = self.nodes[at].name.clone();
-                self.send(at, Ask::Publish { created, lease, name, revision }, Goal::Publish { revision });
+                self.send(at, Ask::Publish { created, lease, name, revision }, Goal::Publish { lease, revision });
             }
-            FleetAction::ReviewLog { may_trim } => self.send(at, Ask::List, Goal::List { may_trim }),
+            FleetAction::ReviewLog { may_trim } => self.send(at, Ask::List(0), Goal::List { may_trim }),
             FleetAction::Answer { ticket, result } => self.on_answer(at, (at, run, ticket), result),
             FleetAction::Note(_) => {}
         }
@@ -165,7 +169,6 @@ impl World {
         let node = &mut self.nodes[at];
         let Some(process) = node.process.as_mut().filter(|process| process.run == run) else { return };
         let Some(work) = process.batches.get_mut(&number) else { return };
-        let rules = process.table;
         if let Some(begun) = work.begun.take() {
             if fails {
                 let batch = work.batch;
@@ -182,7 +185,7 @@ impl World {
         if let Some(logged) = work.purges.get(work.done) {
             let (purge, fact) = (logged.purge.clone(), number_of(&logged.purge));
             let urls = fact.map_or(u32::MAX, |fact| self.facts[fact].urls);
-            work.begun = Some(node.store.begin_purge(purge, (fact, urls), (now_us, rules, versions)));
+            work.begun = Some(node.store.begin_purge(purge, (fact, urls), (now_us, versions)));
             return self.plan(after_us, Happening::Storing { node: at, run, number });
         }
         let is_marked = work.mark.is_none_or(|mark| node.store.durable_mark == mark && node.store.mark == mark);
@@ -196,6 +199,7 @@ impl World {
         }
         let (batch, mark) = (work.batch, work.mark);
         process.batches.remove(&number);
+        mark.iter().for_each(|_| node.store.report());
         mark.into_iter().for_each(|mark| self.check_mark(at, mark));
         if let (Some(batch), false) = (batch, is_planted(Bug::ReportedBeforeApplied)) {
             self.feed(at, FleetEvent::BatchApplied { batch });
@@ -204,6 +208,6 @@ impl World {
 
     /// Whether a purge is of everything, and made by the machine.
     pub fn is_everything(purge: &FleetPurge) -> bool {
-        *purge == FleetPurge::EVERYTHING
+        purge.is_everything()
     }
 }

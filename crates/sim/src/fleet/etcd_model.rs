@@ -7,12 +7,9 @@
 use std::collections::BTreeMap;
 
 use nectary_fleet::machine::{LogChange, LogEntry, LogSnapshot};
-use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, LoggedPurge, NodeName};
+use nectary_host::fleet::{FleetNode, FleetPurge, LoggedPurge, NodeName};
 
 use super::bugs::{Bug, is_planted};
-
-/// Purges of a page.
-const PAGE_MAX: usize = 3;
 
 /// The key of a purge: the node, its process, and the number of the purge.
 pub type LogKey = (NodeName, u64, u64);
@@ -41,12 +38,14 @@ pub enum Ask {
         modified: u64,
     },
     Rewrite {
+        created: u64,
         lease: i64,
         node: FleetNode,
     },
-    Read(AppliedMark),
+    Read,
+    /// Reads these purges, as they are at a revision.
     ReadPage {
-        above: u64,
+        keys: Vec<LogKey>,
         at: u64,
     },
     Append {
@@ -61,8 +60,8 @@ pub enum Ask {
         name: NodeName,
         revision: u64,
     },
-    /// Lists the purges of the log.
-    List,
+    /// Lists the purges of the log by their keys, as they are at a revision; 0 is now.
+    List(u64),
     Floor,
     Remove {
         created: u64,
@@ -87,13 +86,13 @@ pub enum Reply {
         run: u64,
         modified: u64,
     },
-    /// The fleet, and the first page.
+    /// The fleet, without purges.
     Snapshot(LogSnapshot),
     /// A page; `None` if that revision is no longer or not yet there.
     Page(Option<Vec<LoggedPurge>>),
     /// The revision of a purge and the living nodes; `None` if the fleet has another identity.
     Appended(Option<(u64, Vec<NodeName>)>),
-    Listed(Vec<(LogEntry, LogKey)>),
+    Listed(Option<Vec<(LogEntry, LogKey)>>),
     /// The floor, and when it was changed.
     Floor(u64, u64),
     /// A put with a lease that is no more.
@@ -172,18 +171,15 @@ impl EtcdModel {
                     Reply::Done(false)
                 }
             }
-            Ask::Rewrite { lease, node } => match self.nodes.contains_key(&node.name) {
+            Ask::Rewrite { created, lease, node } => match self.is_fleet(created) && self.has(&node.name, lease) {
                 true => self.put_node(lease, node, None),
                 false => Reply::Done(false),
             },
-            Ask::Read(above) => self.read(above),
-            Ask::ReadPage { above, at } => {
-                let is_there = (self.compacted..=self.revision).contains(&at);
-                Reply::Page(is_there.then(|| self.page(above, at)))
-            }
+            Ask::Read => self.read(),
+            Ask::ReadPage { keys, at } => Reply::Page(self.read_page(&keys, at)),
             Ask::Append { created, key, purge, accepted_s } => self.append(created, key, purge, accepted_s),
             Ask::Publish { created, lease, name, revision } => {
-                if !self.is_fleet(created) || !self.nodes.contains_key(&name) {
+                if !self.is_fleet(created) || !self.has(&name, lease) {
                     return Reply::Done(false);
                 }
                 if !self.leases.contains_key(&lease) {
@@ -193,12 +189,7 @@ impl EtcdModel {
                 self.change(vec![LogChange::Applied(name, revision)]);
                 Reply::Done(true)
             }
-            Ask::List => {
-                let left = self.purges.iter().filter(|(_, entry)| entry.removed.is_none());
-                let mut listed: Vec<_> = left.map(|(key, entry)| (entry.as_listed(), key.clone())).collect();
-                listed.sort_by_key(|(entry, _)| entry.revision);
-                Reply::Listed(listed)
-            }
+            Ask::List(at) => Reply::Listed(self.list(if at == 0 { self.revision } else { at })),
             Ask::Floor => Reply::Floor(self.floor.0, self.floor.1),
             Ask::Remove { created, modified, floor, keys } => {
                 if !self.is_fleet(created) || self.floor.1 != modified {
@@ -218,6 +209,10 @@ impl EtcdModel {
 
     fn is_fleet(&self, created: u64) -> bool {
         self.identity.is_some_and(|(_, found)| found == created)
+    }
+
+    fn has(&self, name: &NodeName, lease: i64) -> bool {
+        self.nodes.get(name).is_some_and(|entry| entry.lease == lease)
     }
 
     fn change(&mut self, changes: Vec<LogChange>) {
@@ -242,41 +237,35 @@ impl EtcdModel {
         Reply::Done(true)
     }
 
-    fn read(&self, above: AppliedMark) -> Reply {
-        let Some((identity, _)) = self.identity else { return Reply::Done(false) };
+    fn read(&self) -> Reply {
         let nodes = self.nodes.iter().map(|(name, entry)| {
             let applied = self.applied.get(name).map_or(0, |applied| applied.0);
             (entry.node.clone(), applied)
         });
-        let left = self.purges.values().filter(|entry| entry.removed.is_none());
         Reply::Snapshot(LogSnapshot {
-            identity,
+            identity: self.identity().unwrap_or(0),
             floor: if is_planted(Bug::FloorIgnored) { 0 } else { self.floor.0 },
-            newest: left.map(|entry| entry.revision).max().unwrap_or(0),
-            purges: self.page(above.revision, self.revision),
+            newest: 0,
+            purges: Vec::new(),
             nodes: nodes.collect(),
             through: self.revision,
         })
     }
 
-    /// Whether a page is the last one.
-    pub fn is_last(page: &[LoggedPurge]) -> bool {
-        page.len() < PAGE_MAX
+    /// The purges at a revision; `None` if etcd no longer or not yet has it.
+    fn list(&self, at: u64) -> Option<Vec<(LogEntry, LogKey)>> {
+        let is_there = |entry: &&PurgeEntry| entry.is_there(at);
+        let there = self.purges.iter().filter(|(_, entry)| is_there(entry));
+        let is_known = (self.compacted..=self.revision).contains(&at);
+        is_known.then(|| there.map(|(key, entry)| (entry.as_listed(), key.clone())).collect())
     }
 
-    fn page(&self, above: u64, at: u64) -> Vec<LoggedPurge> {
-        let is_there = |entry: &&PurgeEntry| {
-            entry.revision > above && entry.revision <= at && entry.removed.is_none_or(|removed| removed > at)
-        };
-        let there = self.purges.values().filter(is_there);
-        let mut page: Vec<_> =
-            there.map(|entry| LoggedPurge { revision: entry.revision, purge: entry.purge.clone() }).collect();
-        page.sort_by_key(|purge| purge.revision);
-        page.truncate(PAGE_MAX);
-        if is_planted(Bug::ReadByKeys) && page.len() > 1 {
-            page.reverse();
-        }
-        page
+    fn read_page(&self, keys: &[LogKey], at: u64) -> Option<Vec<LoggedPurge>> {
+        let is_known = (self.compacted..=self.revision).contains(&at);
+        let logged = |entry: &PurgeEntry| LoggedPurge { revision: entry.revision, purge: entry.purge.clone() };
+        let page = keys.iter().filter_map(|key| self.purges.get(key).filter(|entry| entry.is_there(at)).map(logged));
+        let page: Vec<LoggedPurge> = page.collect();
+        (is_known && page.len() == keys.len()).then_some(page)
     }
 
     fn append(&mut self, created: u64, key: LogKey, purge: FleetPurge, accepted_s: u64) -> Reply {
@@ -357,6 +346,10 @@ impl EtcdModel {
 }
 
 impl PurgeEntry {
+    fn is_there(&self, at: u64) -> bool {
+        self.revision <= at && self.removed.is_none_or(|removed| removed > at)
+    }
+
     fn as_listed(&self) -> LogEntry {
         LogEntry { revision: self.revision, bytes: 100, accepted_s: self.accepted_s }
     }

@@ -52,8 +52,6 @@ pub struct Report {
     pub responses: u64,
     /// Faults.
     pub faults: u64,
-    /// Responses of what a node purged by other rules than those of its key. Nothing is promised of them.
-    pub former: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Situations reached.
@@ -83,7 +81,6 @@ pub fn run(seed: u64, report: &mut Report) {
     report.applied += world.applied.len() as u64;
     report.responses += world.responses;
     report.faults += world.faults;
-    report.former += world.former;
     report.time_us += world.now_us;
     report.coverage.join(&world.coverage);
     report.broken_count += u64::from(world.broken.is_some());

@@ -1,6 +1,6 @@
 //! A node: its store, which survives, and its process, which does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use nectary_fleet::machine::{FleetMachine, GateTimes, LogSnapshot};
@@ -39,14 +39,20 @@ pub enum Goal {
     Read {
         above: AppliedMark,
     },
-    /// Further pages of a snapshot; `above` is where the next one begins.
+    Entries {
+        above: AppliedMark,
+        snapshot: LogSnapshot,
+    },
+    /// Further pages of a snapshot.
     ReadPages {
         snapshot: LogSnapshot,
+        pages: VecDeque<Vec<LogKey>>,
     },
     Append {
         ticket: u64,
     },
     Publish {
+        lease: i64,
         revision: u64,
     },
     List {
@@ -89,6 +95,8 @@ pub struct Process {
     pub run: u64,
     pub machine: FleetMachine,
     pub gate: GateTimes,
+    /// The rules by which its times count.
+    pub gate_rules: RulesHash,
     /// The rules by which its workers make keys.
     pub table: RulesHash,
     /// When the identity of the fleet was created, as the last join read it.
@@ -163,7 +171,7 @@ impl Node {
 impl Process {
     /// What may be done at a time of the node's clock.
     pub fn standing(&self, clock: Duration) -> Standing {
-        if self.is_leaving {
+        if self.is_leaving || self.gate_rules != self.table {
             Standing::ValidateOnly
         } else if clock < self.gate.member_until {
             Standing::Member

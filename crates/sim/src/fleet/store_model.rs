@@ -36,11 +36,11 @@ pub struct Made {
     pub urls: u32,
     /// When it became valid. *Units*: microseconds.
     pub at_us: u64,
-    /// The rules of the node then.
-    pub rules: RulesHash,
     /// What the origin had then, of each URL.
     pub versions: [u64; URLS],
     is_durable: bool,
+    /// Whether its batch has ended.
+    pub is_reported: bool,
 }
 
 /// The store of a node.
@@ -104,14 +104,14 @@ impl StoreModel {
         &mut self,
         purge: FleetPurge,
         (fact, urls): (Option<usize>, u32),
-        (at_us, rules, versions): (u64, RulesHash, [u64; URLS]),
+        (at_us, versions): (u64, [u64; URLS]),
     ) -> u64 {
         self.events += 1;
         let number = self.events;
         for object in self.objects.iter_mut().filter(|object| hides(&purge, object.url, object.rules)) {
             object.hidden_by.insert(number);
         }
-        self.made.push(Made { number, purge, fact, urls, at_us, rules, versions, is_durable: false });
+        self.made.push(Made { number, purge, fact, urls, at_us, versions, is_durable: false, is_reported: false });
         self.sum_up(self.made.len() - 1);
         number
     }
@@ -131,6 +131,11 @@ impl StoreModel {
     /// Makes a purge durable, and with it those before it.
     pub fn flush_purge(&mut self, number: u64) {
         self.made.iter_mut().filter(|made| made.number <= number).for_each(|made| made.is_durable = true);
+    }
+
+    /// Notes that a batch has ended, and with it all purges so far.
+    pub fn report(&mut self) {
+        self.made.iter_mut().filter(|made| made.is_durable).for_each(|made| made.is_reported = true);
     }
 
     /// Makes all objects durable, and forgets those that are replaced.
@@ -161,6 +166,7 @@ impl StoreModel {
             let is_kept = made.is_durable || kept > 0;
             kept -= u64::from(!made.is_durable && kept > 0);
             made.is_durable = true;
+            made.is_reported = true;
             if !is_kept {
                 lost.insert(made.number);
             }

@@ -220,8 +220,6 @@ pub struct World {
     pub purges: u64,
     pub responses: u64,
     pub faults: u64,
-    /// Responses of what was purged by other rules than its key.
-    pub former: u64,
     /// A hash of all that happened.
     pub trace: u64,
     /// A description of what happened, if requested.
@@ -261,7 +259,6 @@ impl World {
             purges: 0,
             responses: 0,
             faults: 0,
-            former: 0,
             trace: seed,
             story: None,
         };

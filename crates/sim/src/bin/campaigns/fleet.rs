@@ -71,12 +71,11 @@ pub fn run(options: &Options) -> ExitCode {
 fn print(report: &Report, first: u64) -> bool {
     println!(
         "seeds from {first}: {} runs, {} purges, {} applied (wanted {APPLIED} a run), {} responses from stores (wanted \
-         {RESPONSES} a run), {} of them purged by other rules than those of their keys, {} faults, {} virtual seconds, {} broken, trace {:#x}",
+         {RESPONSES} a run), {} faults, {} virtual seconds, {} broken, trace {:#x}",
         report.runs,
         report.purges,
         report.applied,
         report.responses,
-        report.former,
         report.faults,
         report.time_us / 1_000_000,
         report.broken_count,
