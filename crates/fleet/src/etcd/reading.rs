@@ -65,7 +65,8 @@ impl FleetCalls {
         let response = self.txn(TxnRequest { success: reads, ..TxnRequest::default() }).await?;
         let through = response.header.as_ref().map_or(0, |header| header.revision);
         let identity = kvs(&response, 0).first().and_then(|found| read_identity(&found.value));
-        let identity = identity.ok_or_else(|| CallError::broken("the fleet has no identity"))?;
+        // Without one the node joins again, which makes one, or says that it is not understood.
+        let identity = identity.unwrap_or(0);
         let above = if identity == above.fleet { above.revision } else { 0 };
         let entries = self.entries(through).await?;
         let mut purges = Vec::new();
@@ -90,6 +91,19 @@ impl FleetCalls {
             nodes: nodes.collect(),
             through: unsigned(through),
         })
+    }
+
+    /// Whether etcd has the fleet of the last join, and this revision. A member may be behind, but not its answer to this.
+    pub async fn is_same_etcd(&self, revision: u64) -> Result<bool, CallError> {
+        let key = self.key(&FleetKey::Identity);
+        let request = TxnRequest {
+            compare: vec![self.same_fleet()],
+            success: vec![get(&key, true)],
+            failure: vec![get(&key, true)],
+        };
+        let response = self.txn(request).await?;
+        let newest = response.header.as_ref().map_or(0, |header| unsigned(header.revision));
+        Ok(response.succeeded && newest >= revision)
     }
 
     /// The purges of a page of the log, as they are at a revision.

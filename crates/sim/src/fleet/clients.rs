@@ -88,6 +88,11 @@ impl World {
         let after_us = if self.random.chance(25) { 10 * MILLISECOND } else { self.between(0, 4 * SECOND) };
         self.plan(after_us, Happening::SomePurge);
         let at = self.random.below(self.nodes.len() as u64) as usize;
+        self.purge_something(at);
+    }
+
+    /// Somebody changes objects at the origin and purges them at this node.
+    pub fn purge_something(&mut self, at: usize) {
         let wish = if self.random.chance(80) { PurgeWish::Applied } else { PurgeWish::Accepted };
         let target = match self.random.below(20) {
             0 => Target::All,

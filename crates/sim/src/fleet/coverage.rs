@@ -38,6 +38,7 @@ pub const SITUATIONS: &[&str] = &[
     "etcd away for longer than a lease",
     "etcd replaced by an empty one",
     "etcd replaced by an older one",
+    "identity removed",
     "rules rolled out",
     "rules changed at one node and back",
     "rules changed while a node was down",

@@ -13,7 +13,7 @@ use super::bugs::{Bug, is_planted};
 use super::etcd_model::Ask;
 use super::facts::number_of;
 use super::node::{Batch, Goal, Process};
-use super::world::{Happening, MILLISECOND, SECOND, World};
+use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
 
 impl World {
     /// Starts the process of a node.
@@ -89,6 +89,10 @@ impl World {
 
     /// Counts what an event says about the node.
     fn note_event(&mut self, at: usize, event: &FleetEvent) {
+        if matches!(event, FleetEvent::Joined { .. }) && self.stage == Stage::Work && self.random.chance(20) {
+            let after_us = self.between(0, 5 * MILLISECOND);
+            self.plan(after_us, Happening::Purge { node: at });
+        }
         let FleetEvent::LogRead(snapshot) = event else { return };
         let mark = self.nodes[at].store.mark;
         let situation = match mark {

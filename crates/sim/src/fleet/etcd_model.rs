@@ -334,6 +334,11 @@ impl EtcdModel {
         self.identity.map(|(identity, _)| identity)
     }
 
+    /// When the identity was created; 0 if there is none.
+    pub fn created(&self) -> u64 {
+        self.identity.map_or(0, |(_, created)| created)
+    }
+
     /// The number of living nodes.
     pub fn living(&self) -> usize {
         self.nodes.len()

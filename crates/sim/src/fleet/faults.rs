@@ -36,7 +36,8 @@ impl World {
             28..36 => self.suspend(at, any_us),
             36..42 => self.etcd_away(any_us),
             42..46 => self.replace_etcd(),
-            46..52 => self.etcd.backup = Some(self.etcd.model.clone()),
+            46..47 => self.remove_identity(),
+            47..52 => self.etcd.backup = Some(self.etcd.model.clone()),
             52..60 => self.compact(),
             60..66 => {
                 self.nodes[at].slow_until_us = until_us;
@@ -136,6 +137,16 @@ impl World {
         self.etcd_away(time_us);
     }
 
+    /// An operator makes every node purge everything.
+    fn remove_identity(&mut self) {
+        if self.now_us < self.etcd.down_until_us || is_planted(Bug::OneIdentity) {
+            return;
+        }
+        self.coverage.met("identity removed");
+        self.etcd.model.remove_identity();
+        self.wake_watches();
+    }
+
     /// All nodes get new rules, one after another; perhaps not all of them.
     fn roll_out(&mut self) {
         self.newest_rules = RulesHash(self.newest_rules.0 + 1);
@@ -177,8 +188,10 @@ impl World {
     /// Ends all faults.
     pub fn heal(&mut self) {
         let now_us = self.now_us;
-        self.etcd.down_until_us = self.etcd.down_until_us.min(now_us);
-        self.etcd_back();
+        if self.etcd.successor.is_none() {
+            self.etcd.down_until_us = self.etcd.down_until_us.min(now_us);
+            self.etcd_back();
+        }
         self.newest_rules = RulesHash(self.newest_rules.0 + 1);
         for node in &mut self.nodes {
             for until_us in [

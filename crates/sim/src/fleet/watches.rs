@@ -54,7 +54,13 @@ impl World {
         if watch.epoch != epoch && watch.has_begun {
             return self.end_watch(at, false);
         }
-        let (from, revision) = (watch.next, self.etcd.model.revision);
+        let (from, has_begun) = (watch.next, watch.has_begun);
+        let (revision, created) = (self.etcd.model.revision, self.etcd.model.created());
+        let is_same = self.nodes[at].of(run).is_some_and(|process| process.created == created);
+        if !has_begun && (!is_same || revision + 1 < from) {
+            // Another etcd, or an older one, which would wait for that revision.
+            return self.end_watch(at, true);
+        }
         if from <= self.etcd.model.compacted {
             if is_planted(Bug::CompactionIgnored) {
                 let compacted = self.etcd.model.compacted;

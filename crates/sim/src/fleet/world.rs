@@ -110,6 +110,10 @@ pub enum Happening {
     },
     SomeRequest,
     SomePurge,
+    /// A purge at this node.
+    Purge {
+        node: usize,
+    },
     Fault,
     Start {
         node: usize,
@@ -386,6 +390,7 @@ impl World {
             }
             Happening::SomeRequest => self.some_request(),
             Happening::SomePurge => self.some_purge(),
+            Happening::Purge { node } => self.purge_something(node),
             Happening::Fault => self.fault(),
             Happening::Start { node } => self.start(node),
             Happening::End { node, run } => self.end_process(node, run),

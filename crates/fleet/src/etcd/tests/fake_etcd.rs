@@ -134,6 +134,21 @@ impl FakeEtcd {
         self.changed.send_replace(keys.revision);
     }
 
+    /// Goes back to an earlier state, without the identity of the fleet; leases go on, and all connections end.
+    pub fn restore(&self, (revision, kvs): (i64, BTreeMap<Bytes, KeyValue>)) {
+        let mut keys = self.keys();
+        (keys.revision, keys.kvs) = (revision + 1, kvs);
+        keys.kvs.retain(|key, _| !key.ends_with(b"/fleet"));
+        keys.history.retain(|(known, _)| *known <= revision);
+        keys.connections.drain(..).for_each(|connection| connection.abort());
+    }
+
+    /// The state to go back to.
+    pub fn backup(&self) -> (i64, BTreeMap<Bytes, KeyValue>) {
+        let keys = self.keys();
+        (keys.revision, keys.kvs.clone())
+    }
+
     fn end_leases(&self) {
         let mut keys = self.keys();
         let now = Instant::now();

@@ -250,3 +250,24 @@ async fn removed_identity_purges_everything() {
     joined(&first, 1).await;
     assert_ne!(one.mark().fleet, before);
 }
+
+/// Its leases go on, so nodes could believe that nothing has happened.
+#[tokio::test]
+async fn restored_etcd_purges_everything() {
+    let etcd = FakeEtcd::start().await;
+    let [one, other] = stores();
+    let (first, second) = (start(&etcd, "a", &one), start(&etcd, "b", &other));
+    joined(&first, 2).await;
+    joined(&second, 2).await;
+    let (backup, before) = (etcd.backup(), one.mark().fleet);
+    for number in 0..3 {
+        first.purge(purge(&format!("http://a/{number}")), PurgeWish::Applied).await.expect("accepted");
+    }
+    etcd.restore(backup);
+    until("everything is purged", || one.has_purged_everything() && other.has_purged_everything()).await;
+    joined(&first, 2).await;
+    joined(&second, 2).await;
+    assert!(one.mark().fleet != before && one.mark().fleet == other.mark().fleet);
+    let outcome = first.purge(purge("http://a/"), PurgeWish::Applied).await.expect("accepted");
+    assert!(outcome.is_applied && outcome.nodes == 2, "{outcome:?}");
+}
