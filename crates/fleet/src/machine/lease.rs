@@ -113,6 +113,9 @@ impl FleetMachine {
         self.lease.is_joined = true;
         self.lease.trouble = None;
         self.lease.retry.succeeded();
+        if self.identity != identity {
+            self.forget_fleet();
+        }
         self.identity = identity;
         self.begin_reading(now);
     }

@@ -134,6 +134,16 @@ impl FleetMachine {
         self.log.published = 0;
     }
 
+    /// Forgets what it knows of an earlier fleet: its revisions say nothing about another one.
+    pub(super) fn forget_fleet(&mut self) {
+        self.nodes.clear();
+        self.log.pending.clear();
+        self.log.recent.clear();
+        self.log.behind_since = None;
+        self.log.must_mark = None;
+        (self.log.seen, self.log.newest, self.log.floor) = (0, 0, 0);
+    }
+
     pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {
         self.log.is_reading = false;
         self.log.read_retry.succeeded();
@@ -306,12 +316,16 @@ impl FleetMachine {
         if batch.purges.is_empty() {
             self.log.must_mark = Some(batch.mark);
         }
+        self.log.apply_retry.failed(now, &self.rules);
+        if batch.mark.fleet != self.identity {
+            // Everything will be purged instead.
+            return;
+        }
         let known = self.log.pending.front().map_or(u64::MAX, |first| first.revision);
         let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
         for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
             self.log.pending.push_front(purge);
         }
-        self.log.apply_retry.failed(now, &self.rules);
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
     }
 

@@ -12,8 +12,6 @@ use super::etcd_model::{Ask, LogKey, Reply};
 use super::node::Goal;
 use super::world::{Happening, MILLISECOND, SECOND, World};
 
-/// Purges of a page of the log.
-const PAGE_MAX: usize = 3;
 /// The shortest time that a request may take.
 const CALL_TIME_MIN_US: u64 = 500 * MILLISECOND;
 
@@ -22,7 +20,8 @@ impl World {
     pub fn latency(&mut self, node: usize) -> u64 {
         let is_slow = self.now_us < self.nodes[node].slow_until_us;
         let most_us = match self.random.below(100) {
-            _ if is_slow => self.settings.lease_us / 3,
+            0..20 if is_slow => self.settings.lease_us / 3,
+            _ if is_slow => self.settings.lease_us / 12,
             0..4 => 300 * MILLISECOND,
             4..20 => 20 * MILLISECOND,
             _ => 2 * MILLISECOND,
@@ -138,7 +137,7 @@ impl World {
                 snapshot.newest = entries.iter().map(|(entry, _)| entry.revision).max().unwrap_or(0);
                 let missed = entries.into_iter().filter(|(entry, _)| entry.revision > above);
                 let missed: Vec<_> = missed.map(|(_, key)| key).collect();
-                let mut pages: VecDeque<_> = missed.chunks(PAGE_MAX).map(<[_]>::to_vec).collect();
+                let mut pages: VecDeque<_> = missed.chunks(self.settings.page_max).map(<[_]>::to_vec).collect();
                 if is_planted(Bug::PageSkips) && pages.len() > 1 {
                     pages.pop_back();
                 }

@@ -42,7 +42,7 @@ impl World {
 
     /// Checks what a node answers from its store.
     pub fn check_response(&mut self, at: usize, request: ObjectRequest) {
-        let ObjectRequest { url, sent_us, rules, standing } = request;
+        let ObjectRequest { url, sent_us, came_us, rules, standing } = request;
         let store = &self.nodes[at].store;
         let Some(stored) = store.get(url, rules).cloned() else { return };
         self.responses += 1;
@@ -60,7 +60,7 @@ impl World {
             is_hit && made.urls & 1 << url != 0 && version < made.versions[url]
         });
         let (is_cut, is_shown) = (standing == Standing::Cut, shown.is_some());
-        let may_show = is_cut && self.now_us <= self.cut_until(at);
+        let may_show = is_cut && came_us <= self.cut_until(at);
         let broken = match (shown, back) {
             (_, Some(made)) => Some(format!(
                 "node {at} shows version {version} of url {url} again, which it has purged ({:?})",

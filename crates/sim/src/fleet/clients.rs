@@ -4,7 +4,7 @@
 //! what it lacks is fetched from the origin and stored. What a node may not store passes through it.
 
 use nectary_fleet::machine::FleetEvent;
-use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish, RulesHash, Standing};
+use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish, Standing};
 
 use super::facts::{PurgeFact, Target, URLS};
 use super::world::{Happening, MILLISECOND, ObjectRequest, SECOND, Stage, World};
@@ -22,8 +22,7 @@ impl World {
 
     /// A client sends a request.
     fn request(&mut self, node: usize, url: usize) {
-        let request =
-            ObjectRequest { url, sent_us: self.now_us, rules: RulesHash(0), standing: Standing::ValidateOnly };
+        let request = ObjectRequest::new(url, self.now_us);
         let after_us = self.between(MILLISECOND / 10, 3 * MILLISECOND);
         self.plan(after_us, Happening::Request { node, request });
     }
@@ -38,7 +37,14 @@ impl World {
             return self.coverage.met("request of a node that may not use its store");
         }
         let after_us = if self.random.chance(80) { MILLISECOND / 10 } else { self.between(0, 20 * MILLISECOND) };
-        self.plan(after_us, Happening::Lookup { node: at, run, request: ObjectRequest { rules, standing, ..request } });
+        self.plan(
+            after_us,
+            Happening::Lookup {
+                node: at,
+                run,
+                request: ObjectRequest { came_us: self.now_us, rules, standing, ..request },
+            },
+        );
     }
 
     /// A node looks into its store.
@@ -164,12 +170,7 @@ impl World {
                 if urls & 1 << url == 0 {
                     continue;
                 }
-                let request = ObjectRequest {
-                    url,
-                    sent_us: self.now_us + after_us,
-                    rules: RulesHash(0),
-                    standing: Standing::ValidateOnly,
-                };
+                let request = ObjectRequest::new(url, self.now_us + after_us);
                 let way_us = self.between(MILLISECOND / 10, 3 * MILLISECOND);
                 self.plan(after_us + way_us, Happening::Request { node, request });
             }

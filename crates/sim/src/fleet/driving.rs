@@ -65,6 +65,7 @@ impl World {
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let is_told = self.story.is_some() && event != FleetEvent::Tick;
         let text = if is_told { format!("{at} <- {event:?}") } else { String::new() };
+        let was_caught_up = process.machine.is_caught_up();
         let actions = process.machine.on_event(clock, event);
         process.gate = process.machine.gate();
         process.gate_rules = process.machine.rules();
@@ -72,7 +73,8 @@ impl World {
         if is_planted(Bug::ServesBehind) && state == FleetState::CatchingUp {
             process.gate.member_until = clock + Duration::from_secs(1);
         }
-        if state == FleetState::Member {
+        // An answer may be too late for a member, but etcd has kept the lease of one that has caught up.
+        if (was_caught_up || process.machine.is_caught_up()) && state != FleetState::RulesDiffer {
             let kept_us = process.kept_us;
             self.nodes[at].member_us = kept_us;
         }

@@ -192,7 +192,8 @@ impl World {
             self.etcd.down_until_us = self.etcd.down_until_us.min(now_us);
             self.etcd_back();
         }
-        self.newest_rules = RulesHash(self.newest_rules.0 + 1);
+        // A node that has the newest rules is not told again.
+        self.newest_rules = RulesHash(self.newest_rules.0 + self.random.below(2) as u128);
         for node in &mut self.nodes {
             for until_us in [
                 &mut node.suspended_until_us,

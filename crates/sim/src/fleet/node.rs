@@ -122,7 +122,7 @@ pub struct Node {
     pub rules: RulesHash,
     /// Its clock: an offset in microseconds, and its rate in millionths.
     pub clock: (u64, u64),
-    /// The same as [`Process::kept_us`], at the last moment at which it was a member that may serve.
+    /// The same as [`Process::kept_us`], at the last moment at which it had caught up.
     pub member_us: u64,
     pub suspended_until_us: u64,
     pub cut_until_us: u64,

@@ -29,9 +29,18 @@ pub struct ObjectRequest {
     pub url: usize,
     /// *Units*: microseconds.
     pub sent_us: u64,
+    /// When the gate was read.
+    pub came_us: u64,
     /// The rules of the node when it came, and what the node might do then.
     pub rules: RulesHash,
     pub standing: Standing,
+}
+
+impl ObjectRequest {
+    /// A request that is sent then.
+    pub fn new(url: usize, sent_us: u64) -> ObjectRequest {
+        ObjectRequest { url, sent_us, came_us: 0, rules: RulesHash(0), standing: Standing::ValidateOnly }
+    }
 }
 
 /// Something that happens.
@@ -181,6 +190,8 @@ pub struct Settings {
     pub tick_us: u64,
     pub work_us: u64,
     pub fault_us: u64,
+    /// Purges of a page of the log.
+    pub page_max: usize,
     /// How long it takes after the last fault until all nodes run again with the same rules.
     pub heal_us: u64,
 }
@@ -425,6 +436,7 @@ fn settings(random: &mut Random) -> Settings {
         lease_us,
         tick_us,
         work_us: 40 * SECOND + random.below(50 * SECOND),
+        page_max: 1 + random.below(3) as usize,
         heal_us: 5 * SECOND + 3 * lease_us,
         fault_us: SECOND + random.below(4 * SECOND),
     }
