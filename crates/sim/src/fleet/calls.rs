@@ -10,7 +10,7 @@ use nectary_fleet::machine::{FleetEvent, LogSnapshot, LogTotals, trim_through};
 use super::bugs::{Bug, is_planted};
 use super::etcd_model::{Ask, LogKey, Reply};
 use super::node::Goal;
-use super::world::{Happening, MILLISECOND, SECOND, World};
+use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
 
 /// The shortest time that a request may take.
 const CALL_TIME_MIN_US: u64 = 500 * MILLISECOND;
@@ -20,7 +20,7 @@ impl World {
     pub fn latency(&mut self, node: usize) -> u64 {
         let is_slow = self.now_us < self.nodes[node].slow_until_us;
         let most_us = match self.random.below(100) {
-            0..20 if is_slow => self.settings.lease_us / 3,
+            0..40 if is_slow => self.settings.lease_us / 3,
             _ if is_slow => self.settings.lease_us / 12,
             0..4 => 300 * MILLISECOND,
             4..20 => 20 * MILLISECOND,
@@ -140,6 +140,11 @@ impl World {
                 let mut pages: VecDeque<_> = missed.chunks(self.settings.page_max).map(<[_]>::to_vec).collect();
                 if is_planted(Bug::PageSkips) && pages.len() > 1 {
                     pages.pop_back();
+                }
+                if pages.len() > 3 && self.stage == Stage::Work && self.random.chance(6) {
+                    let time_us = self.between(self.settings.lease_us, self.settings.lease_us * 2);
+                    self.suspend(at, time_us);
+                    self.coverage.met("node suspended while it reads the log");
                 }
                 return self.read_more(at, snapshot, pages);
             }

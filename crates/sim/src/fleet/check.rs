@@ -56,7 +56,8 @@ impl World {
         let back = store.made.iter().filter(|_| is_purged).find(|made| {
             // A purge by other rules may miss the object; the gate is shut when the batch is applied.
             let rules = made.fact.and_then(|fact| self.facts[fact].rules);
-            let is_hit = made.is_reported || rules.is_none_or(|rules| rules == stored.rules);
+            let is_hit =
+                made.ended_us.is_some_and(|ended| ended < came_us) || rules.is_none_or(|rules| rules == stored.rules);
             is_hit && made.urls & 1 << url != 0 && version < made.versions[url]
         });
         let (is_cut, is_shown) = (standing == Standing::Cut, shown.is_some());

@@ -162,6 +162,15 @@ impl World {
         }
     }
 
+    /// Clients ask a node that has just come back.
+    pub fn ask_soon(&mut self, node: usize) {
+        for url in 0..URLS {
+            let after_us = self.between(0, 20 * MILLISECOND);
+            let request = ObjectRequest::new(url, self.now_us + after_us);
+            self.plan(after_us + MILLISECOND, Happening::Request { node, request });
+        }
+    }
+
     /// Clients ask all nodes for what was purged.
     fn ask_everywhere(&mut self, urls: u32) {
         for node in 0..self.nodes.len() {

@@ -31,6 +31,7 @@ pub const SITUATIONS: &[&str] = &[
     "request executed after its time",
     "lease ended by etcd",
     "node suspended for longer than its lease",
+    "node suspended while it reads the log",
     "process killed",
     "process killed while a batch was made",
     "process left",

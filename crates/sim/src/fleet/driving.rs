@@ -78,6 +78,9 @@ impl World {
             let kept_us = process.kept_us;
             self.nodes[at].member_us = kept_us;
         }
+        if state == FleetState::Member && !was_caught_up {
+            self.ask_soon(at);
+        }
         if is_told {
             self.tell(|| text);
         }
@@ -125,7 +128,8 @@ impl World {
             FleetAction::Watch { from } => self.begin_watch(at, from),
             FleetAction::Apply { batch, purges, mark } => {
                 self.check_batch(at, &purges, mark);
-                if mark == self.nodes[at].store.mark && !purges.is_empty() {
+                let has = self.nodes[at].store.mark;
+                if (mark.fleet, mark.revision) == (has.fleet, has.revision) && !purges.is_empty() {
                     self.coverage.met("node with purges by other rules purges everything");
                 }
                 if is_planted(Bug::ReportedBeforeApplied) {
@@ -205,7 +209,7 @@ impl World {
         }
         let (batch, mark) = (work.batch, work.mark);
         process.batches.remove(&number);
-        mark.iter().for_each(|_| node.store.report());
+        mark.iter().for_each(|_| node.store.end_batch(now_us));
         mark.into_iter().for_each(|mark| self.check_mark(at, mark));
         if let (Some(batch), false) = (batch, is_planted(Bug::ReportedBeforeApplied)) {
             self.feed(at, FleetEvent::BatchApplied { batch });

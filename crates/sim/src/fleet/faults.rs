@@ -98,7 +98,8 @@ impl World {
         self.plan(end_us + down_us, Happening::Start { node: at });
     }
 
-    fn suspend(&mut self, at: usize, time_us: u64) {
+    /// Suspends a node for some time.
+    pub fn suspend(&mut self, at: usize, time_us: u64) {
         let node = &mut self.nodes[at];
         if node.process.is_none() || node.suspended_until_us > self.now_us {
             return;

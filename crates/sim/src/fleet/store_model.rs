@@ -39,8 +39,8 @@ pub struct Made {
     /// What the origin had then, of each URL.
     pub versions: [u64; URLS],
     is_durable: bool,
-    /// Whether its batch has ended.
-    pub is_reported: bool,
+    /// When its batch has ended.
+    pub ended_us: Option<u64>,
 }
 
 /// The store of a node.
@@ -111,7 +111,7 @@ impl StoreModel {
         for object in self.objects.iter_mut().filter(|object| hides(&purge, object.url, object.rules)) {
             object.hidden_by.insert(number);
         }
-        self.made.push(Made { number, purge, fact, urls, at_us, versions, is_durable: false, is_reported: false });
+        self.made.push(Made { number, purge, fact, urls, at_us, versions, is_durable: false, ended_us: None });
         self.sum_up(self.made.len() - 1);
         number
     }
@@ -134,8 +134,9 @@ impl StoreModel {
     }
 
     /// Notes that a batch has ended, and with it all purges so far.
-    pub fn report(&mut self) {
-        self.made.iter_mut().filter(|made| made.is_durable).for_each(|made| made.is_reported = true);
+    pub fn end_batch(&mut self, now_us: u64) {
+        let durable = self.made.iter_mut().filter(|made| made.is_durable);
+        durable.for_each(|made| made.ended_us = made.ended_us.or(Some(now_us)));
     }
 
     /// Makes all objects durable, and forgets those that are replaced.
@@ -166,7 +167,7 @@ impl StoreModel {
             let is_kept = made.is_durable || kept > 0;
             kept -= u64::from(!made.is_durable && kept > 0);
             made.is_durable = true;
-            made.is_reported = true;
+            made.ended_us = made.ended_us.or(Some(0));
             if !is_kept {
                 lost.insert(made.number);
             }
