@@ -571,3 +571,22 @@ fn removed_node_keys_make_it_join_again() {
     assert_eq!(bench.take(), [FleetAction::RevokeLease { lease: LEASE }, FleetAction::GrantLease]);
     assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
 }
+
+/// They would be applied with a mark of the other fleet, whose revisions mean something else.
+#[test]
+fn purges_of_earlier_fleets_are_forgotten() {
+    for fails in [false, true] {
+        let mut bench = Bench::member(FleetRules::default(), &["b"]);
+        bench.changed(vec![LogChange::Purge(purge(15))], 15);
+        let (batch, ..) = bench.applies().expect("a batch");
+        bench.changed(vec![LogChange::Purge(purge(16)), LogChange::Identity(Some(FLEET + 1))], 17);
+        bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });
+        bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
+        let why = "full".to_owned();
+        bench.event(if fails { FleetEvent::BatchFailed { batch, why } } else { FleetEvent::BatchApplied { batch } });
+        assert_eq!(bench.tick_at(9000).applies(), None, "fails: {fails}");
+        let other = LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) };
+        bench.event(FleetEvent::LogRead(other));
+        assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![everything(12)], 12)));
+    }
+}

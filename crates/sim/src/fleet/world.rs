@@ -211,7 +211,6 @@ pub struct EtcdState {
 
 /// A run.
 pub struct World {
-    pub seed: u64,
     pub random: Random,
     pub now_us: u64,
     pub settings: Settings,
@@ -253,7 +252,6 @@ impl World {
         };
         let nodes = (0..count).map(node).collect();
         let mut world = World {
-            seed,
             random,
             now_us: 0,
             settings,
