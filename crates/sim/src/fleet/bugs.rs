@@ -1,8 +1,8 @@
 //! Bugs that are planted, one at a time, in the driver of the machine and in the models of the store and of etcd.
 //!
-//! Owns: the list of bugs, and which one is planted in this thread. Two bugs of a fleet need shares of keys, which nodes
-//! do not have yet: a hot copy on a node that is not the owner and survives a purge, and a second request to another
-//! owner that overtakes a purge. Their place is here.
+//! Owns: the list of bugs, and which one is planted in this thread. Two bugs of a fleet need shares of keys, which
+//! nodes do not have yet: a hot copy on a node that is not the owner and survives a purge, and a second request to
+//! another owner that overtakes a purge. Their place is here.
 
 use std::cell::Cell;
 

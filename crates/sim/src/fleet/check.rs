@@ -1,8 +1,8 @@
 //! What must hold: of each response, each batch, each mark, and at the end.
 //!
-//! A response of a member that was requested after a purge was answered as applied does not show what it purged. A node
-//! that is cut may show it for `serve-when-cut` after etcd has kept its lease. What a store has purged never comes back,
-//! whoever asks for it. A batch has its purges in order, and no mark is before a purge.
+//! A response of a member that was requested after a purge was answered as applied does not show what it purged. A
+//! node that is cut may show it for `serve-when-cut` after etcd has kept its lease. What a store has purged never
+//! comes back, for any client. A batch has its purges in order, and no mark is before a purge.
 
 use nectary_host::fleet::{AppliedMark, FleetState, LoggedPurge, PurgeOutcome, PurgeWish, Standing};
 
@@ -68,7 +68,7 @@ impl World {
                 made.fact
             )),
             (Some((number, _)), None) if !may_show => Some(format!(
-                "node {at}, {standing:?}, shows version {version} of url {url}, which purge {number} has purged, applied before"
+                "node {at}, {standing:?}, shows version {version} of url {url}, which the applied purge {number} purged"
             )),
             _ => None,
         };

@@ -1,7 +1,7 @@
 //! Clients, the origin, and who purges.
 //!
-//! Owns: requests of objects through a node: the gate is read when the request has come, the store a moment later, and
-//! what it lacks is fetched from the origin and stored. What a node may not store passes through it.
+//! Owns: requests of objects through a node: the gate is read when the request has come, the store a moment later,
+//! and what it lacks is fetched from the origin and stored. What a node may not store passes through it.
 
 use nectary_fleet::machine::FleetEvent;
 use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish, Standing};

@@ -1,7 +1,7 @@
 //! The driver of a node's machine: events go in, and what comes out is begun.
 //!
-//! Owns: the order of the real driver: the gate is set before an action is begun. The store's part is at the end: purges
-//! are valid one after another, each before it is durable, and then the mark.
+//! Owns: the order of the real driver: the gate is set before an action is begun. The store's part is at the end:
+//! purges are valid one after another, each before it is durable, and then the mark.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! A model of etcd, with the transactions that the fleet's calls make.
 //!
 //! Owns: revisions, leases, the history that watches read, and its compaction. Each [`Ask`] is one request of
-//! `nectary_fleet::etcd`, with what it compares; the values are not encoded. Leaves to others: when a request arrives and
-//! what becomes of its answer (`calls`).
+//! `nectary_fleet::etcd`, with what it compares; the values are not encoded. Leaves to others: when a request arrives
+//! and what becomes of its answer (`calls`).
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! What a run knows that no node does: the origin, and every purge with what became of it.
 //!
-//! Owns: keys, tags and versions of the objects. Each purge names its number in a further key, prefix or tag, so that it is
-//! known again in the log.
+//! Owns: keys, tags and versions of the objects. Each purge names its number in a further key, prefix or tag, so that
+//! it is known again in the log.
 
 use nectary_host::fleet::{FleetPurge, NodeName, PurgeScope, RulesHash};
 

@@ -1,7 +1,7 @@
 //! Faults: of nodes, of their network, clocks, stores and rules, and of etcd.
 //!
-//! Owns: their kinds, times and targets. etcd is replaced only after it was away for longer than a lease, and the identity
-//! is removed when an older one comes back, as `docs/fleet.md` says.
+//! Owns: their kinds, times and targets. etcd is replaced only after it was away for longer than a lease, and the
+//! identity is removed when an older one comes back, as `docs/fleet.md` says.
 
 use nectary_fleet::machine::FleetEvent;
 use nectary_host::fleet::RulesHash;

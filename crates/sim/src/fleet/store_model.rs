@@ -1,8 +1,8 @@
 //! A model of a node's store: objects, purges and the mark, each valid in memory before it is durable.
 //!
-//! Owns: which objects a purge hides, and what a crash leaves. A purge hides the objects whose fill began before it; a
-//! crash may lose what is not durable, so that an earlier object of the key is there again. Leaves to others: the times
-//! at which things are durable (`storing`).
+//! Owns: which objects a purge hides, and what a crash leaves. A purge hides the objects whose fill began before it;
+//! a crash may lose what is not durable, so that an earlier object of the key is there again. Leaves to others: the
+//! times at which things are durable (`storing`).
 
 use std::collections::BTreeSet;
 

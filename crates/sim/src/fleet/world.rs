@@ -1,7 +1,7 @@
 //! A run: nodes, etcd and the origin, in virtual time.
 //!
-//! Owns: the order of events, and the stages of a run. Promises: the same seed repeats a run exactly. Leaves to others:
-//! what each event does.
+//! Owns: the order of events, and the stages of a run. Promises: the same seed repeats a run exactly. Leaves to
+//! others: what each event does.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
