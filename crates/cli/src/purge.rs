@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_host::fleet::{FleetError, PurgeScope, RulesHash};
+use nectary_host::fleet::{FleetError, PurgeScope};
 use nectary_host::{Fault, FaultKind, Methods};
 use nectary_proxy::{FleetSeat, PurgeRequest, PurgeSubject, Reopener, outcome_json};
 use nectary_store::{Error, ErrorKind, PurgeEffect, Spans};
@@ -70,12 +70,11 @@ fn read(params: Value) -> Result<PurgeRequest, Fault> {
 /// Purges on every node of a fleet. The answer says what has become of the purge.
 pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
     let PurgeRequest { subject, is_soft, wish } = read(params)?;
-    // Without a proxy that serves, the rules are no node's, and all nodes purge everything.
-    let keys = |url: &str, is_prefix| match reopener {
-        Some(reopener) => reopener.keys_by_rules(url, is_prefix),
-        None => (vec![url.as_bytes().to_vec()], RulesHash::default()),
+    let Some(reopener) = reopener else {
+        let message = "this proxy starts, and does not know yet which keys a URL has: nothing is purged";
+        return Err(Fault::new(FaultKind::Busy, message, "send it again"));
     };
-    let rules = reopener.map(Reopener::rules).unwrap_or_default();
+    let (keys, rules) = (|url: &str, is_prefix| reopener.keys_by_rules(url, is_prefix), reopener.rules());
     let purged = match &subject {
         PurgeSubject::Url(url) => {
             let (keys, rules) = keys(url, false);

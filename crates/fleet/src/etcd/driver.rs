@@ -39,7 +39,6 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 /// What is asked of the driver.
 enum Command {
     Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
-    Rules(RulesHash),
     Leave(oneshot::Sender<()>),
 }
 
@@ -60,7 +59,7 @@ impl Shared {
     /// rules of the other.
     fn set_gate(&self, machine: &FleetMachine) {
         if self.is_leaving.load(Ordering::Acquire) {
-            return;
+            return self.gate.set_times(Duration::ZERO, Duration::ZERO);
         }
         if self.gate.rules() != machine.rules().half() {
             self.gate.set_times(Duration::ZERO, Duration::ZERO);
@@ -79,6 +78,8 @@ impl Shared {
 pub struct EtcdFleet {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
+    /// The rules of this node: only the last ones count.
+    rules: watch::Sender<RulesHash>,
 }
 
 impl EtcdFleet {
@@ -116,6 +117,7 @@ impl EtcdFleet {
             is_leaving: AtomicBool::new(false),
         });
         let (commands, incoming) = mpsc::channel(WAITING_MAX);
+        let (rules, new_rules) = watch::channel(options.rules);
         let (events, inbox) = mpsc::channel(WAITING_MAX);
         let driver = Driver {
             shared: Arc::clone(&shared),
@@ -125,6 +127,7 @@ impl EtcdFleet {
             events,
             inbox,
             commands: incoming,
+            rules: new_rules,
             tasks: JoinSet::new(),
             watching: None,
             replies: HashMap::new(),
@@ -135,7 +138,7 @@ impl EtcdFleet {
         let runtime = runtime.map_err(|error| format!("the fleet's thread: {error}"))?;
         let thread = std::thread::Builder::new().name("nectary-fleet".to_owned());
         thread.spawn(move || runtime.block_on(driver.run())).map_err(|error| format!("the fleet's thread: {error}"))?;
-        Ok(Arc::new(EtcdFleet { shared, commands }))
+        Ok(Arc::new(EtcdFleet { shared, commands, rules }))
     }
 }
 
@@ -178,11 +181,7 @@ impl Membership for EtcdFleet {
     }
 
     fn set_rules(&self, rules: RulesHash) {
-        let commands = self.commands.clone();
-        // The channel is full only while hundreds of purges wait; then the thread of the caller waits for one of them.
-        if commands.try_send(Command::Rules(rules)).is_err() {
-            std::thread::spawn(move || commands.blocking_send(Command::Rules(rules)));
-        }
+        self.rules.send_replace(rules);
     }
 
     fn on_message(&self, message: PeerMessage) -> Later<Result<Vec<u8>, FleetError>> {
@@ -223,6 +222,7 @@ struct Driver {
     events: mpsc::Sender<FleetEvent>,
     inbox: mpsc::Receiver<FleetEvent>,
     commands: mpsc::Receiver<Command>,
+    rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
     watching: Option<Watching>,
     replies: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
@@ -241,7 +241,6 @@ impl Driver {
                 Some(event) = next_of(&mut self.watching) => self.take(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Purge { purge, wish, reply }) => self.begin_purge(purge, wish, reply),
-                    Some(Command::Rules(rules)) => self.take(FleetEvent::RulesChanged(rules)),
                     Some(Command::Leave(reply)) => {
                         self.end().await;
                         let _ = reply.send(());
@@ -249,6 +248,10 @@ impl Driver {
                     }
                     None => return self.end().await,
                 },
+                Ok(()) = self.rules.changed() => {
+                    let rules = *self.rules.borrow_and_update();
+                    self.take(FleetEvent::RulesChanged(rules));
+                }
                 _ = ticks.tick() => self.take(FleetEvent::Tick),
             }
             while self.tasks.try_join_next().is_some() {}

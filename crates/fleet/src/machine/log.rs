@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nectary_host::fleet::{AppliedMark, FleetPurge, LoggedPurge, RulesRecord};
+use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, LoggedPurge, RulesRecord};
 
 use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals};
 use super::lease::RetryPause;
@@ -143,16 +143,29 @@ impl FleetMachine {
         }
         self.log.has_read_failed = false;
         let LogSnapshot { identity, floor, newest, purges, nodes, through } = snapshot;
-        self.identity = identity;
-        self.nodes =
-            nodes.into_iter().map(|(node, applied)| (node.name.clone(), KnownNode { node, applied })).collect();
+        if identity != self.identity {
+            self.note("fleet: its identity was changed in etcd: this node joins again");
+            return self.abandon_lease();
+        }
+        // A revision of the future is damage: a node that said it has not, and purges below such a floor are gone.
+        let known = |(node, applied): (FleetNode, u64)| {
+            let applied = if applied > through { 0 } else { applied };
+            (node.name.clone(), KnownNode { node, applied })
+        };
+        self.nodes = nodes.into_iter().map(known).collect();
         self.remake_view();
+        let floor = floor.min(through);
         self.log.floor = floor;
         self.log.newest = newest.max(floor);
         self.log.must_reach = self.log.newest;
         self.take_purges(now, purges);
+        if !self.has_applied(self.log.must_reach) {
+            // It knows what it must not serve.
+            self.lease.served_from = None;
+        }
         self.log.is_read = true;
         self.log.seen = through;
+        self.requests.must_settle = true;
         self.log.heard = now;
         self.watch();
     }
@@ -223,6 +236,9 @@ impl FleetMachine {
         self.log.heard = now;
         self.log.trouble = None;
         self.log.read_retry.succeeded();
+        let is_purge = |change: &LogChange| matches!(change, LogChange::Purge(_) | LogChange::Floor(_));
+        // What has been seen counts as well: a node that is not there was not there at a purge's revision.
+        self.requests.must_settle |= through > self.log.seen || changes.iter().any(|change| !is_purge(change));
         for change in changes {
             match change {
                 LogChange::Purge(purge) => self.queue_purge(now, purge),
@@ -236,7 +252,7 @@ impl FleetMachine {
                 }
                 LogChange::Applied(name, revision) => {
                     if let Some(known) = self.nodes.get_mut(&name) {
-                        known.applied = revision;
+                        known.applied = if revision > through { 0 } else { revision };
                     }
                 }
                 LogChange::Floor(floor) => self.log.floor = floor,
@@ -276,6 +292,7 @@ impl FleetMachine {
     pub(super) fn on_batch_applied(&mut self, now: Duration, number: u64) {
         let Some(batch) = self.log.applying.take_if(|batch| batch.number == number) else { return };
         self.log.mark = batch.mark;
+        self.requests.must_settle = true;
         self.log.moved = now;
         self.log.apply_retry.succeeded();
         self.counts.applied += batch.purges.len() as u64;
@@ -415,7 +432,7 @@ impl FleetMachine {
     }
 
     fn publish(&mut self, now: Duration) {
-        let Some(held) = self.lease.held else { return };
+        let Some(held) = self.lease.held.filter(|_| self.is_member(now)) else { return };
         let revision = self.applied();
         let said = self.nodes.get(&self.own.name).map_or(0, |known| known.applied).max(self.log.published);
         if revision > said && !self.log.is_publishing && now >= self.log.publish_at.max(self.log.publish_retry.at) {

@@ -44,6 +44,8 @@ pub(super) struct RequestPart {
     queue: VecDeque<QueuedPurge>,
     queue_at: Duration,
     bucket: PurgeBucket,
+    /// Whether something has changed for which purges may wait.
+    pub must_settle: bool,
     /// Why the last purge was not appended.
     pub trouble: Option<String>,
 }
@@ -76,6 +78,7 @@ impl RequestPart {
             queue: VecDeque::new(),
             queue_at: Duration::ZERO,
             bucket: PurgeBucket { count, period, full_at: Duration::ZERO },
+            must_settle: false,
             trouble: None,
         }
     }
@@ -235,7 +238,10 @@ impl FleetMachine {
 
     /// Looks after the purges that wait.
     pub(super) fn turn_requests(&mut self, now: Duration) {
-        let tickets: Vec<u64> = self.requests.waiting.keys().copied().collect();
+        let must_settle = std::mem::take(&mut self.requests.must_settle);
+        // All have the same time to wait, so those whose time is over come first.
+        let due = self.requests.waiting.iter().take_while(|(_, waiting)| must_settle || now >= waiting.deadline);
+        let tickets: Vec<u64> = due.map(|(ticket, _)| *ticket).collect();
         tickets.into_iter().for_each(|ticket| self.settle(now, ticket));
         if self.is_leaving || !self.is_member(now) || now < self.requests.queue_at {
             return;

@@ -379,7 +379,7 @@ fn long_reads_do_not_end_the_lease() {
 
 /// Its key was removed, or etcd has ended its lease: what it confirms would not count.
 #[test]
-fn purges_without_the_own_key_shut_the_gate() {
+fn purges_without_own_key_shut_the_gate() {
     let mut bench = Bench::member(FleetRules::default(), &["b"]);
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
     bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: Vec::new() });

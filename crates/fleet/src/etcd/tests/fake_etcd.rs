@@ -278,11 +278,11 @@ impl Keys {
         let found = self.kvs.get(&compare.key);
         let (is, wanted) = match compare.value.as_ref().expect("a value") {
             ComparedValue::CreateRevision(wanted) => (found.map_or(0, |kv| kv.create_revision), *wanted),
+            ComparedValue::Lease(wanted) => (found.map_or(0, |kv| kv.lease), *wanted),
             ComparedValue::ModRevision(wanted) => (found.map_or(0, |kv| kv.mod_revision), *wanted),
         };
         match compare.result {
             EQUAL => is == wanted,
-            GREATER => is > wanted,
             other => panic!("comparison {other} is not known"),
         }
     }
@@ -297,12 +297,9 @@ impl Keys {
                 false => kv.key >= request.key && kv.key < request.range_end,
             };
             let is_then = request.revision == 0 || kv.mod_revision <= request.revision;
-            in_range && is_then && kv.mod_revision >= request.min_mod_revision
+            in_range && is_then
         };
         let mut kvs: Vec<KeyValue> = self.kvs.values().filter(is_asked).cloned().collect();
-        if request.sort_target == SORT_BY_MOD {
-            kvs.sort_by_key(|kv| if request.sort_order == DESCENDING { -kv.mod_revision } else { kv.mod_revision });
-        }
         let limit = if request.limit > 0 { request.limit as usize } else { usize::MAX };
         let more = kvs.len() > limit;
         kvs.truncate(limit);
