@@ -413,6 +413,18 @@ fn failed_publications_pause_and_are_shown() {
 }
 
 #[test]
+fn nodes_that_do_not_confirm_are_shown() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let is_shown =
+        |bench: &Bench, ms| bench.machine.figures(at(ms)).problems.iter().any(|it| it.what.contains("node b"));
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    assert!(!is_shown(&bench, 6000) && is_shown(&bench, 6001));
+    bench.now_ms = 7000;
+    bench.changed(vec![LogChange::Applied(name("b"), 15)], 16);
+    assert!(!is_shown(&bench, 20_000));
+}
+
+#[test]
 fn other_rules_shut_the_gate() {
     let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
     bench.event(FleetEvent::RulesChanged(RulesHash(2)));
