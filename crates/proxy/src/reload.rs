@@ -13,7 +13,7 @@ use crate::accept::Tls;
 use crate::access_log::LogQueue;
 use crate::configured::{options_of, sites_of, unchanged_parts};
 use crate::error::Error;
-use crate::fleet::FleetSeat;
+use crate::fleet::{FleetSeat, Peers};
 use crate::sites::{KeysOfUrl, LiveSites};
 
 /// The longest time for which reopening the access log waits for an earlier write.
@@ -30,6 +30,8 @@ pub struct Reopener {
     pub(crate) started: Option<Arc<ProxyConfig>>,
     /// The fleet of the proxy, which has to know its rules.
     pub(crate) fleet: Option<FleetSeat>,
+    /// The certificates between nodes.
+    pub(crate) peers: Option<Arc<Peers>>,
 }
 
 impl Reopener {
@@ -40,7 +42,8 @@ impl Reopener {
     pub fn reopen(&self) -> Vec<Error> {
         let tls = self.tls.as_ref().map_or(Ok(()), |tls| tls.certificates.reload());
         let trusts = self.sites.now().trusts().iter().map(|trust| trust.reload()).collect::<Vec<_>>();
-        [self.reopen_log(), tls].into_iter().chain(trusts).filter_map(Result::err).collect()
+        let peers = self.peers.as_ref().map_or(Ok(()), |peers| peers.reload());
+        [self.reopen_log(), tls, peers].into_iter().chain(trusts).filter_map(Result::err).collect()
     }
 
     /// Opens the access log by its name, as [`reopen`](Reopener::reopen) does.

@@ -100,7 +100,8 @@ impl FleetCalls {
         };
         let other = read_node(self.name.clone(), 0, &found.value);
         if other.as_ref().is_none_or(|other| other.run != node.run) {
-            let place = other.map_or_else(|| "an unknown address".to_owned(), |other| other.address);
+            let place = other.map(|other| other.address).filter(|address| !address.is_empty());
+            let place = place.unwrap_or_else(|| "an unknown address".to_owned());
             return Err(format!(
                 "another process, at {place}, is the node {}: stop it, or wait until its lease has ended",
                 self.name

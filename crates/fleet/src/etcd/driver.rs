@@ -292,6 +292,9 @@ impl Driver {
             // Without a mark of the fleet the revision is 0, which no answer is behind.
             self.shared.gate.set_fleet(if machine.has_fleet() { machine.mark().fleet } else { 0 });
             self.shared.gate.set_applied(applied);
+            if self.shared.gate.begun() < applied {
+                self.shared.gate.set_begun(applied);
+            }
             self.shared.applied.send_if_modified(|known| std::mem::replace(known, applied) != applied);
             let view = machine.view().clone();
             if !Arc::ptr_eq(&view, &self.shared.views.borrow()) {
@@ -347,6 +350,7 @@ impl Driver {
             }),
             FleetAction::Watch { from } => self.watch(from),
             FleetAction::Apply { batch, purges, mark } => {
+                self.shared.gate.set_begun(mark.revision);
                 let applied = self.store.apply(purges, Some(mark));
                 self.spawn(async move {
                     Some(match applied.await {

@@ -160,7 +160,7 @@ impl FleetMachine {
         // A revision of the future is damage: a node that said it has not, and purges below such a floor are gone.
         let known = |(node, applied): (FleetNode, u64)| {
             let applied = if applied > through { 0 } else { applied };
-            (node.name.clone(), KnownNode { node, applied })
+            (node.name.clone(), KnownNode::new(node, applied))
         };
         self.nodes = nodes.into_iter().map(known).collect();
         self.remake_view();
@@ -255,7 +255,7 @@ impl FleetMachine {
                 LogChange::Node(node) => {
                     let applied = self.nodes.get(&node.name).filter(|known| known.node.since == node.since);
                     let applied = applied.map_or(0, |known| known.applied);
-                    self.nodes.insert(node.name.clone(), KnownNode { node, applied });
+                    self.nodes.insert(node.name.clone(), KnownNode::new(node, applied));
                 }
                 LogChange::NodeGone(name) => {
                     self.nodes.remove(&name);
@@ -374,6 +374,10 @@ impl FleetMachine {
                 self.log.read_retry.at = now + self.rules.lease / 4;
                 self.watch();
             }
+        }
+        let newest = self.log.newest;
+        for known in self.nodes.values_mut() {
+            known.behind_since = if known.applied < newest { known.behind_since.or(Some(now)) } else { None };
         }
         self.publish(now);
         self.rewrite(now);

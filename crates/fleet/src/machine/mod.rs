@@ -102,6 +102,14 @@ pub struct GateTimes {
 struct KnownNode {
     node: FleetNode,
     applied: u64,
+    /// Since when there are purges that it has not said it has applied.
+    behind_since: Option<Duration>,
+}
+
+impl KnownNode {
+    fn new(node: FleetNode, applied: u64) -> KnownNode {
+        KnownNode { node, applied, behind_since: None }
+    }
 }
 
 /// The state of one node of a fleet.

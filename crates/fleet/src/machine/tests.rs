@@ -379,7 +379,7 @@ fn long_reads_do_not_end_the_lease() {
 
 /// Its key was removed, or etcd has ended its lease: what it confirms would not count.
 #[test]
-fn purges_without_the_own_key_shut_the_gate() {
+fn purges_without_own_key_shut_the_gate() {
     let mut bench = Bench::member(FleetRules::default(), &["b"]);
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
     bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: Vec::new() });
@@ -410,6 +410,18 @@ fn failed_publications_pause_and_are_shown() {
     assert!(bench.tick_at(1300).take().iter().any(is_publish));
     bench.event(FleetEvent::Published { revision: 15 });
     assert_eq!(bench.machine.figures(at(1300)).problems, []);
+}
+
+#[test]
+fn nodes_that_do_not_confirm_are_shown() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let is_shown =
+        |bench: &Bench, ms| bench.machine.figures(at(ms)).problems.iter().any(|it| it.what.contains("node b"));
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    assert!(!is_shown(&bench, 6000) && is_shown(&bench, 6001));
+    bench.now_ms = 7000;
+    bench.changed(vec![LogChange::Applied(name("b"), 15)], 16);
+    assert!(!is_shown(&bench, 20_000));
 }
 
 #[test]

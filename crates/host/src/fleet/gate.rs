@@ -27,6 +27,7 @@ pub struct FleetGate {
     member_until_ms: AtomicU64,
     serve_until_ms: AtomicU64,
     applied: AtomicU64,
+    begun: AtomicU64,
     fleet: AtomicU64,
     rules: AtomicU64,
 }
@@ -70,6 +71,17 @@ impl FleetGate {
     /// The last revision that this node has applied. Read it before the store is asked.
     pub fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
+    }
+
+    /// The last revision that this node has begun to apply: the store may have it already. Read it after a fill began: what
+    /// another node answers, which has applied less, is not to be stored.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Sets the last revision that is being applied. Call it before the store is told.
+    pub fn set_begun(&self, revision: u64) {
+        self.begun.store(revision, Ordering::Release);
     }
 
     /// Sets until when this node is a member, and until when it may serve, as times of [`since_boot`]. Zero shuts it.

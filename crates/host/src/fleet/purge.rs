@@ -8,8 +8,10 @@ use super::rules_record::RulesRecord;
 
 /// The most keys, prefixes or tags of one purge.
 pub const PURGE_TEXTS_MAX: usize = 1024;
-/// The longest key or prefix of a purge; tags are shorter. *Units*: bytes.
+/// The longest key or prefix of a purge. *Units*: bytes.
 pub const PURGE_TEXT_MAX: usize = 8192;
+/// The longest tag of a purge. *Units*: bytes.
+const PURGE_TAG_MAX: usize = 1024;
 /// The longest purge, as the log has it. *Units*: bytes.
 pub const PURGE_BYTES_MAX: usize = 256 << 10;
 
@@ -60,7 +62,8 @@ impl FleetPurge {
     /// Whether each text is within its bounds, and their number, too.
     pub fn is_bounded(&self) -> bool {
         let texts = self.scope.texts();
-        let is_text = |text: &Vec<u8>| (1..=PURGE_TEXT_MAX).contains(&text.len());
+        let longest = if matches!(self.scope, PurgeScope::Tags(_)) { PURGE_TAG_MAX } else { PURGE_TEXT_MAX };
+        let is_text = |text: &Vec<u8>| (1..=longest).contains(&text.len());
         self.scope == PurgeScope::All || ((1..=PURGE_TEXTS_MAX).contains(&texts.len()) && texts.iter().all(is_text))
     }
 }
@@ -153,7 +156,8 @@ mod tests {
         let of = |scope| FleetPurge { scope, ..FleetPurge::EVERYTHING }.is_bounded();
         let texts = |count: usize, bytes: usize| vec![vec![b'a'; bytes]; count];
         assert!(FleetPurge::EVERYTHING.is_bounded());
-        assert!(of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX, 1))) && of(PurgeScope::Tags(texts(1, PURGE_TEXT_MAX))));
+        assert!(of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX, 1))) && of(PurgeScope::Keys(texts(1, PURGE_TEXT_MAX))));
+        assert!(of(PurgeScope::Tags(texts(1, PURGE_TAG_MAX))) && !of(PurgeScope::Tags(texts(1, PURGE_TAG_MAX + 1))));
         assert!(!of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX + 1, 1))));
         assert!(!of(PurgeScope::Prefixes(texts(1, PURGE_TEXT_MAX + 1))));
         assert!(!of(PurgeScope::Tags(Vec::new())) && !of(PurgeScope::Prefixes(texts(1, 0))));

@@ -2,10 +2,12 @@
 //!
 //! Owns: [`FleetSeat`], what the workers share of their fleet: the purges that every node applies, and how many requests
 //! may go to origins while the store may not be used. The store's side is [`FleetStore`]. Leaves to others: who is a
-//! member and the order of purges (behind [`Membership`]), and the answers to purges (`service/purge`).
+//! member and the order of purges (behind [`Membership`]), the answers to purges (`service/purge`), and requests between nodes
+//! (`service/peers`).
 
 mod fleet_store;
 mod pass_limit;
+mod peers;
 mod purge_texts;
 mod rules_hash;
 
@@ -19,6 +21,8 @@ use nectary_host::fleet::{
 
 pub use self::fleet_store::FleetStore;
 use self::pass_limit::PassLimit;
+pub use self::peers::PeerOptions;
+pub(crate) use self::peers::{Peers, origin_of};
 pub use self::purge_texts::{outcome_json, outcome_text};
 pub use self::rules_hash::rules_of;
 

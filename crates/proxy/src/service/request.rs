@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub is_trusted: bool,
     /// What the address to which the client connected is for.
     pub door: Door,
+    /// Whether the client used TLS.
+    pub is_secure: bool,
     /// The version of TLS, for example `1.3`; `None` without TLS.
     pub tls: Option<&'static str>,
     pub exchange: Exchange,
@@ -61,6 +63,11 @@ impl Client {
     /// Whether the client connected to an address for administration.
     pub fn is_admin(&self) -> bool {
         self.door == Door::Admin
+    }
+
+    /// Whether limits by network count: not for administration, and not for other nodes, at which they have counted.
+    pub fn is_limited(&self) -> bool {
+        !matches!(self.door, Door::Admin | Door::Fleet)
     }
 
     /// Whether the client connected to an address at which it gets responses of origins.
