@@ -1,8 +1,6 @@
 //! Bugs that are planted, one at a time, in the driver of the machine and in the models of the store and of etcd.
 //!
-//! Owns: the list of bugs, and which one is planted in this thread. Two bugs of a fleet need shares of keys, which
-//! nodes do not have yet: a hot copy on a node that is not the owner and survives a purge, and a second request to
-//! another owner that overtakes a purge. Their place is here.
+//! Owns: the list of bugs, and which one is planted in this thread.
 
 use std::cell::Cell;
 
@@ -35,6 +33,12 @@ pub enum Bug {
     OneIdentity,
     /// A purge does not wait for one of the living nodes.
     LivingLeftOut,
+    /// A node that is not the owner keeps a copy although the owner had not applied what it has begun to apply.
+    CopySurvives,
+    /// An owner answers although it has not applied what the asking node has.
+    OwnerBehind,
+    /// The answer of a slow owner counts as if it had been requested when the origin was asked as well.
+    SecondOvertakes,
 }
 
 impl Bug {
@@ -53,6 +57,9 @@ impl Bug {
         Bug::FloorIgnored,
         Bug::OneIdentity,
         Bug::LivingLeftOut,
+        Bug::CopySurvives,
+        Bug::OwnerBehind,
+        Bug::SecondOvertakes,
     ];
 
     /// The bug's name in reports.
@@ -71,6 +78,9 @@ impl Bug {
             Bug::FloorIgnored => "floor of the log ignored",
             Bug::OneIdentity => "older etcd not noticed",
             Bug::LivingLeftOut => "living node not waited for",
+            Bug::CopySurvives => "copy survives at a node that is not the owner",
+            Bug::OwnerBehind => "owner that is behind answers",
+            Bug::SecondOvertakes => "second request overtakes a purge",
         }
     }
 }

@@ -8,7 +8,8 @@ use nectary_host::fleet::{AppliedMark, FleetState, LoggedPurge, PurgeOutcome, Pu
 
 use super::bugs::{Bug, is_planted};
 use super::facts::{Target, URLS};
-use super::world::{Happening, MILLISECOND, ObjectRequest, SECOND, Stage, World};
+use super::requests::{ObjectRequest, PeerRequest};
+use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
 
 /// Slowness of clocks, in millionths, and a moment.
 const CUT_SLACK: (u64, u64) = (1_050_000, 10 * MILLISECOND);
@@ -78,6 +79,22 @@ impl World {
         }
         self.tell(|| format!("{at} serves url {url} version {version}, {standing:?}"));
         broken.into_iter().for_each(|broken| self.break_with(broken));
+    }
+
+    /// Checks what an owner has answered for a node.
+    pub fn check_answer(&mut self, ask: &PeerRequest, version: u64) {
+        let ObjectRequest { url, sent_us, .. } = ask.request;
+        self.responses += 1;
+        let is_older = version < self.least[url];
+        let shown = self.facts.iter().filter(|_| is_older).any(|fact| {
+            let is_applied = fact.applied_us.is_some_and(|applied| applied < sent_us);
+            is_applied && fact.has(url) && version < fact.versions[url]
+        });
+        if shown || version < ask.least {
+            let (owner, node) = (ask.owner, ask.node);
+            let why = if shown { "a purge that was applied" } else { "a purge of this node" };
+            self.break_with(format!("owner {owner} gives node {node} version {version} of url {url}, against {why}"));
+        }
     }
 
     /// Checks a batch before it is made.

@@ -7,7 +7,8 @@ use nectary_fleet::machine::FleetEvent;
 use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish, Standing};
 
 use super::facts::{PurgeFact, Target, URLS};
-use super::world::{Happening, MILLISECOND, ObjectRequest, SECOND, Stage, World};
+use super::requests::ObjectRequest;
+use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
 
 impl World {
     /// A client sends a request to any node.
@@ -57,6 +58,9 @@ impl World {
             return self.check_response(at, request);
         }
         let began = self.nodes[at].store.begin_fill();
+        if request.standing == Standing::Member && self.ask_owner(at, request, began) {
+            return;
+        }
         let after_us = self.origin_time();
         self.plan(after_us, Happening::OriginAnswers { node: at, run, request, began });
     }
@@ -74,9 +78,8 @@ impl World {
 
     /// The origin's answer is stored.
     pub fn on_filled(&mut self, at: usize, run: u64, request: ObjectRequest, (began, version): (u64, u64)) {
-        if self.nodes[at].of(run).is_none() {
-            return;
-        }
+        let Some(process) = self.nodes[at].of(run) else { return };
+        process.asks.retain(|_, last| *last != began);
         let is_visible = self.nodes[at].store.put(request.url, request.rules, version, began);
         self.tell(|| format!("{at} stores url {} version {version}, visible: {is_visible}", request.url));
         if !is_visible {

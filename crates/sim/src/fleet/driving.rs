@@ -11,7 +11,7 @@ use nectary_host::fleet::{AppliedMark, FleetPurge, FleetState, LoggedPurge};
 
 use super::bugs::{Bug, is_planted};
 use super::etcd_model::Ask;
-use super::facts::number_of;
+use super::facts::{URLS, number_of};
 use super::node::{Batch, Goal, Process};
 use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
 
@@ -36,6 +36,8 @@ impl World {
             pending: BTreeMap::new(),
             watch: None,
             batches: BTreeMap::new(),
+            begun: mark.revision,
+            asks: BTreeMap::new(),
             accepted_s: BTreeMap::new(),
             tickets: 0,
             kept_us: 0,
@@ -163,6 +165,7 @@ impl World {
         }
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let run = process.run;
+        process.begun = mark.map_or(process.begun, |mark| mark.revision);
         process.batches.insert(number, Batch { batch, purges, mark, done: 0, begun: None });
         self.plan(MILLISECOND / 10, Happening::Storing { node: at, run, number });
     }
@@ -195,6 +198,10 @@ impl World {
         if let Some(logged) = work.purges.get(work.done) {
             let (purge, fact) = (logged.purge.clone(), number_of(&logged.purge));
             let urls = fact.map_or(u32::MAX, |fact| self.facts[fact].urls);
+            // What this store purged for itself, as also a purge that waits for etcd, may come back from an owner.
+            let logged = fact.filter(|_| work.mark.is_some());
+            let purged = logged.map_or([0; URLS], |fact| self.facts[fact].versions);
+            let versions = if self.settings.are_shared { purged } else { versions };
             work.begun = Some(node.store.begin_purge(purge, (fact, urls), (now_us, versions)));
             return self.plan(after_us, Happening::Storing { node: at, run, number });
         }

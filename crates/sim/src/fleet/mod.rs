@@ -8,7 +8,8 @@
 //! | `world` | the order of events, the stages of a run |
 //! | `driving`, `calls`, `watches` | the driver of a machine, its requests to etcd, its watch |
 //! | `etcd_model`, `store_model`, `node` | etcd; the store of a node; a node and its process |
-//! | `clients`, `facts` | requests, fills and purges; what the run knows of them |
+//! | `peers` | owners of keys, and copies in memory |
+//! | `clients`, `requests`, `facts` | requests, fills and purges; what the run knows of them |
 //! | `faults`, `check` | what fails; what must hold |
 //! | `bugs`, `coverage` | planted bugs; situations to reach |
 
@@ -22,6 +23,8 @@ mod etcd_model;
 mod facts;
 mod faults;
 mod node;
+mod peers;
+mod requests;
 mod store_model;
 mod watches;
 mod world;

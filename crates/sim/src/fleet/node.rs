@@ -105,6 +105,10 @@ pub struct Process {
     pub pending: BTreeMap<u64, Goal>,
     pub watch: Option<Watch>,
     pub batches: BTreeMap<u64, Batch>,
+    /// The revision that it has begun to apply.
+    pub begun: u64,
+    /// Requests to owners, and when the last fill for each began.
+    pub asks: BTreeMap<u64, u64>,
     /// When each purge that it has accepted was. *Units*: seconds.
     pub accepted_s: BTreeMap<u64, u64>,
     pub tickets: u64,

@@ -21,6 +21,7 @@ pub struct Stored {
     pub version: u64,
     number: u64,
     is_durable: bool,
+    is_copy: bool,
     /// The purges that hide it.
     hidden_by: BTreeSet<u64>,
 }
@@ -36,7 +37,7 @@ pub struct Made {
     pub urls: u32,
     /// When it became valid. *Units*: microseconds.
     pub at_us: u64,
-    /// What the origin had then, of each URL.
+    /// What each URL shows at least afterwards.
     pub versions: [u64; URLS],
     is_durable: bool,
     /// When its batch has ended.
@@ -89,8 +90,22 @@ impl StoreModel {
         let hidden = self.made.iter().filter(|made| made.number > began && hides(&made.purge, url, rules));
         let hidden_by: BTreeSet<u64> = hidden.map(|made| made.number).collect();
         let is_visible = hidden_by.is_empty();
-        self.objects.push(Stored { url, rules, version, number: self.events, is_durable: false, hidden_by });
+        self.objects.push(Stored {
+            url,
+            rules,
+            version,
+            number: self.events,
+            is_durable: false,
+            is_copy: false,
+            hidden_by,
+        });
         is_visible
+    }
+
+    /// Keeps a copy in memory.
+    pub fn put_copy(&mut self, url: usize, rules: RulesHash, version: u64, began: u64) {
+        self.put(url, rules, version, began);
+        self.objects.last_mut().into_iter().for_each(|object| object.is_copy = true);
     }
 
     /// The newest object of a URL by these rules, if no purge hides it.
@@ -158,6 +173,12 @@ impl StoreModel {
         self.known.contains(&fact) || self.everything_us >= logged_us
     }
 
+    /// What a URL shows at least, by the purges whose batches have ended.
+    pub fn least_of(&self, url: usize) -> u64 {
+        let ended = self.made.iter().filter(|made| made.ended_us.is_some() && made.urls & 1 << url != 0);
+        ended.map(|made| made.versions[url]).max().unwrap_or(0)
+    }
+
     /// What a crash leaves.
     pub fn crash(&mut self, random: &mut Random) {
         let pending = self.made.iter().filter(|made| !made.is_durable).count() as u64;
@@ -173,7 +194,7 @@ impl StoreModel {
             }
             is_kept
         });
-        self.objects.retain(|object| object.is_durable || random.chance(50));
+        self.objects.retain(|object| !object.is_copy && (object.is_durable || random.chance(50)));
         for object in &mut self.objects {
             object.hidden_by.retain(|number| !lost.contains(number));
             object.is_durable = true;

@@ -8,12 +8,13 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use nectary_fleet::machine::{FleetEvent, FleetRules};
-use nectary_host::fleet::{RulesHash, Standing};
+use nectary_host::fleet::RulesHash;
 
 use super::coverage::Coverage;
 use super::etcd_model::{Ask, EtcdModel, Reply};
 use super::facts::{PurgeFact, URLS, name_of};
 use super::node::Node;
+use super::requests::{ObjectRequest, PeerRequest};
 use crate::random::Random;
 
 /// *Units*: microseconds.
@@ -22,26 +23,6 @@ pub const MILLISECOND: u64 = 1000;
 pub const SECOND: u64 = 1_000_000;
 /// How much a clock may be faster or slower. *Units*: millionths.
 const DRIFT_MAX: u64 = 40_000;
-
-/// A request for an object.
-#[derive(Debug, Clone, Copy)]
-pub struct ObjectRequest {
-    pub url: usize,
-    /// *Units*: microseconds.
-    pub sent_us: u64,
-    /// When the gate was read.
-    pub came_us: u64,
-    /// The rules of the node when it came, and what the node might do then.
-    pub rules: RulesHash,
-    pub standing: Standing,
-}
-
-impl ObjectRequest {
-    /// A request that is sent then.
-    pub fn new(url: usize, sent_us: u64) -> ObjectRequest {
-        ObjectRequest { url, sent_us, came_us: 0, rules: RulesHash(0), standing: Standing::ValidateOnly }
-    }
-}
 
 /// Something that happens.
 #[derive(Debug, Clone)]
@@ -117,6 +98,14 @@ pub enum Happening {
         began: u64,
         version: u64,
     },
+    PeerAsks(PeerRequest),
+    OwnerFetches {
+        run: u64,
+        began: u64,
+        ask: PeerRequest,
+    },
+    PeerAnswers(PeerRequest, u64),
+    Impatient(PeerRequest),
     SomeRequest,
     SomePurge,
     /// A purge at this node.
@@ -192,6 +181,8 @@ pub struct Settings {
     pub fault_us: u64,
     /// Purges of a page of the log.
     pub page_max: usize,
+    /// Whether nodes ask the owners of objects.
+    pub are_shared: bool,
     /// How long it takes after the last fault until all nodes run again with the same rules.
     pub heal_us: u64,
 }
@@ -356,6 +347,8 @@ impl World {
             | Happening::Filled { node, .. }
             | Happening::Reload { node, .. }
             | Happening::Table { node, .. } => *node,
+            Happening::PeerAsks(ask) | Happening::OwnerFetches { ask, .. } => ask.owner,
+            Happening::PeerAnswers(ask, _) | Happening::Impatient(ask) => ask.node,
             _ => return false,
         };
         let until_us = self.nodes[node].suspended_until_us;
@@ -397,6 +390,10 @@ impl World {
             Happening::Filled { node, run, request, began, version } => {
                 self.on_filled(node, run, request, (began, version));
             }
+            Happening::PeerAsks(ask) => self.on_peer(ask),
+            Happening::OwnerFetches { run, began, ask } => self.on_owner_fetch(run, began, ask),
+            Happening::PeerAnswers(ask, version) => self.on_peer_answer(ask, version),
+            Happening::Impatient(ask) => self.on_impatience(ask),
             Happening::SomeRequest => self.some_request(),
             Happening::SomePurge => self.some_purge(),
             Happening::Purge { node } => self.purge_something(node),
@@ -434,6 +431,7 @@ fn settings(random: &mut Random) -> Settings {
         lease_us,
         tick_us,
         work_us: 40 * SECOND + random.below(50 * SECOND),
+        are_shared: random.chance(60),
         page_max: 1 + random.below(3) as usize,
         heal_us: 5 * SECOND + 3 * lease_us,
         fault_us: SECOND + random.below(4 * SECOND),
