@@ -1,8 +1,8 @@
 //! Nodes that share keys: the owner of an object is asked, and what it answers is kept in memory.
 //!
-//! Owns: the driver's part of `docs/formats/fleet.md` about requests between nodes: an owner answers when it has applied
-//! what the asking node has, and a copy is kept only if the owner had applied all that the asking node had begun to apply.
-//! A slow owner is not waited for: the origin is asked as well, and the first answer counts.
+//! Owns: the driver's part of `docs/formats/fleet.md` about requests between nodes: an owner answers when it has
+//! applied what the asking node has, and a copy is kept only if the owner had applied all that the asking node had
+//! begun to apply. A slow owner is not waited for: the origin is asked as well, and the first answer counts.
 
 use nectary_fleet::shares::FleetShares;
 use nectary_host::fleet::Standing;
