@@ -30,7 +30,7 @@ use nectary_host::{
 use nectary_proxy::{
     Bound, FleetSeat, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket,
 };
-use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
+use nectary_store::{AdmissionOptions, MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 
 use crate::arguments::{ProxyArguments, tcp_addresses, unix_sockets};
@@ -90,7 +90,7 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
         device_deadline: Some(arguments.disk_deadline).filter(|limit| !limit.is_zero()),
-        admission: arguments.admission.options(),
+        admission: AdmissionOptions { has_copies: shares_keys(arguments), ..arguments.admission.options() },
         ..OpenOptions::default()
     };
     // The options and addresses are checked before a store is opened or made.
@@ -115,6 +115,12 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
     closed?;
     log::write(Level::Note, "proxy", format_args!("stopped"));
     Ok(GOOD)
+}
+
+/// Whether this proxy shares keys with other nodes of a fleet, and so keeps copies of objects that are theirs.
+fn shares_keys(arguments: &ProxyArguments) -> bool {
+    let fleet = arguments.file.read.as_ref().and_then(|config| config.fleet.as_ref());
+    fleet.is_some_and(|fleet| fleet.share.is_some())
 }
 
 /// Lets the process that serves inherited listeners next be told what it has to purge.
@@ -171,6 +177,12 @@ async fn serve(
         Some(seat) => bound.with_fleet(seat.clone()),
         None => bound,
     };
+    if let Some(fleet) = &fleet {
+        tokio::select! {
+            () = fleet.ready() => {}
+            () = shutdown.requested() => {}
+        }
+    }
     match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);

@@ -70,13 +70,24 @@ fn read(params: Value) -> Result<PurgeRequest, Fault> {
 /// Purges on every node of a fleet. The answer says what has become of the purge.
 pub async fn purge_fleet(fleet: &FleetSeat, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
     let PurgeRequest { subject, is_soft, wish } = read(params)?;
-    let scope = match &subject {
-        PurgeSubject::Url(url) => PurgeScope::Keys(keys(reopener, url, false)),
-        PurgeSubject::Prefix(url) => PurgeScope::Prefixes(keys(reopener, url, true)),
-        PurgeSubject::Tags(tags) => PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()),
-        PurgeSubject::All => PurgeScope::All,
+    let Some(reopener) = reopener else {
+        let message = "this proxy starts, and does not know yet which keys a URL has: nothing is purged";
+        return Err(Fault::new(FaultKind::Busy, message, "send it again"));
     };
-    match fleet.purge(scope, is_soft.then(now_s), wish).await {
+    let (keys, rules) = (|url: &str, is_prefix| reopener.keys_by_rules(url, is_prefix), reopener.rules());
+    let purged = match &subject {
+        PurgeSubject::Url(url) => {
+            let (keys, rules) = keys(url, false);
+            (PurgeScope::Keys(keys), rules)
+        }
+        PurgeSubject::Prefix(url) => {
+            let (keys, rules) = keys(url, true);
+            (PurgeScope::Prefixes(keys), rules)
+        }
+        PurgeSubject::Tags(tags) => (PurgeScope::Tags(tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()), rules),
+        PurgeSubject::All => (PurgeScope::All, rules),
+    };
+    match fleet.purge(purged, is_soft.then(now_s), wish).await {
         Ok(outcome) => Ok(json!({ "fleet": outcome_json(&outcome) })),
         Err(error) => {
             let kind = match error {

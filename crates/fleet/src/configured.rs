@@ -29,8 +29,7 @@ pub fn options_of(config: &FleetConfig, weight: u64, rules: RulesHash) -> Result
     let connection = FleetConnection::Etcd { endpoints: endpoints.collect(), tls: TlsFiles { ca, identity } };
     Ok(FleetOptions {
         fleet: value_or(&config.name, FLEET_NAME.to_owned()),
-        // Nodes do not connect to each other, so the name stands for the address.
-        address: name.clone(),
+        address: config.share.as_ref().map(|share| share.address.to_string()).unwrap_or_default(),
         node,
         zone: value_or(&config.zone, String::new()),
         weight: weight.max(1),

@@ -15,7 +15,7 @@ pub struct FleetOptions {
     pub fleet: String,
     /// The name of this node.
     pub node: NodeName,
-    /// Where the other nodes reach it.
+    /// Where the other nodes reach it; empty if it shares no keys.
     pub address: String,
     /// Its zone; empty for none.
     pub zone: String,

@@ -144,6 +144,7 @@ struct PurgeValue {
     version: u32,
     effect: String,
     since: u32,
+    rules: String,
     scope: String,
     of: Vec<String>,
 }
@@ -213,6 +214,7 @@ pub fn write_purge(purge: &FleetPurge) -> Option<Vec<u8>> {
         version: VERSION,
         effect: if purge.soft_since_s.is_some() { "soft" } else { "hard" }.to_owned(),
         since: purge.soft_since_s.unwrap_or(0),
+        rules: purge.rules.to_string(),
         scope: scope.to_owned(),
         of: texts.iter().map(|text| escaped(text)).collect(),
     };
@@ -238,7 +240,7 @@ pub fn read_purge(bytes: &[u8]) -> Option<FleetPurge> {
         "soft" => Some(value.since),
         _ => return None,
     };
-    let purge = FleetPurge { scope, soft_since_s };
+    let purge = FleetPurge { scope, soft_since_s, rules: RulesHash::parse(&value.rules)? };
     (value.version == VERSION && purge.is_bounded()).then_some(purge)
 }
 
@@ -315,32 +317,49 @@ mod tests {
             PurgeScope::All,
         ] {
             for soft_since_s in [None, Some(0), Some(u32::MAX)] {
-                let purge = FleetPurge { scope: scope.clone(), soft_since_s };
+                let purge = FleetPurge { scope: scope.clone(), soft_since_s, rules: RulesHash(u128::MAX - 7) };
                 assert_eq!(read_purge(&write_purge(&purge).expect("within bounds")), Some(purge));
             }
         }
-        let one = FleetPurge { scope: PurgeScope::Keys(vec![b"http://a/\xff".to_vec()]), soft_since_s: Some(5) };
-        let text = r#"{"version":1,"effect":"soft","since":5,"scope":"keys","of":["http://a/\\xff"]}"#;
+        let scope = PurgeScope::Keys(vec![b"http://a/\xff".to_vec()]);
+        let one = FleetPurge { scope, soft_since_s: Some(5), rules: RulesHash(0xabc) };
+        let text = concat!(
+            r#"{"version":1,"effect":"soft","since":5,"rules":"00000000000000000000000000000abc","#,
+            r#""scope":"keys","of":["http://a/\\xff"]}"#
+        );
         assert_eq!(String::from_utf8(write_purge(&one).expect("within bounds")), Ok(text.to_owned()));
     }
 
     #[test]
     fn purges_out_of_bounds_are_refused() {
         let of = |count: usize, bytes: usize| {
-            write_purge(&FleetPurge { scope: PurgeScope::Keys(vec![vec![b'a'; bytes]; count]), soft_since_s: None })
+            let scope = PurgeScope::Keys(vec![vec![b'a'; bytes]; count]);
+            write_purge(&FleetPurge { scope, ..FleetPurge::EVERYTHING })
         };
         assert!(of(1, 8192).is_some() && of(1, 8193).is_none() && of(1024, 200).is_some());
         assert!(of(1024, 300).is_none() && of(1025, 1).is_none() && of(0, 1).is_none());
+        let value = |version, effect, since, scope, of: &str| {
+            format!(
+                r#"{{"version":{version},"effect":"{effect}","since":{since},"rules":"{:032x}","scope":"{scope}","of":[{of}]}}"#,
+                5
+            )
+        };
+        let good = value(1, "hard", 0, "keys", r#""a""#);
+        assert!(
+            read_purge(good.as_bytes()).is_some() && read_purge(value(1, "soft", 1, "all", "").as_bytes()).is_some()
+        );
         for bad in [
-            "",
-            "{}",
-            r#"{"version":2,"effect":"hard","since":0,"scope":"all","of":[]}"#,
-            r#"{"version":1,"effect":"hard","since":1,"scope":"all","of":[]}"#,
-            r#"{"version":1,"effect":"hard","since":0,"scope":"all","of":["a"]}"#,
-            r#"{"version":1,"effect":"hard","since":0,"scope":"keys","of":[]}"#,
-            r#"{"version":1,"effect":"hard","since":0,"scope":"keys","of":["a b"]}"#,
-            r#"{"version":1,"effect":"hard","since":0,"scope":"keys","of":["\\x41"]}"#,
-            r#"{"version":1,"effect":"hard","since":0,"scope":"keys","of":["\\x5"]}"#,
+            String::new(),
+            "{}".to_owned(),
+            value(2, "hard", 0, "all", ""),
+            value(1, "hard", 1, "all", ""),
+            value(1, "hard", 0, "all", r#""a""#),
+            value(1, "hard", 0, "keys", ""),
+            value(1, "hard", 0, "keys", r#""a b""#),
+            value(1, "hard", 0, "keys", r#""\\x41""#),
+            value(1, "hard", 0, "keys", r#""\\x5""#),
+            good.replace("rules", "other"),
+            good.replace("000005", "00005"),
         ] {
             assert_eq!(read_purge(bad.as_bytes()), None, "{bad}");
         }

@@ -40,6 +40,8 @@ pub(crate) enum Door {
     Redirect,
     /// Administration only.
     Admin,
+    /// The other nodes of a fleet, whose certificates it has signed.
+    Fleet,
 }
 
 /// An address that the proxy listens on.
@@ -55,7 +57,10 @@ pub(crate) struct Entrance {
 impl Entrance {
     /// The address of the options that is for these users. Peers at an address for administration send no headers.
     pub fn new(options: &ProxyOptions, address: SocketAddr, door: Door) -> Entrance {
-        let senders = options.proxy_protocol_from.iter().filter(|(at, _)| *at == address && door != Door::Admin);
+        let senders = options
+            .proxy_protocol_from
+            .iter()
+            .filter(|(at, _)| *at == address && !matches!(door, Door::Admin | Door::Fleet));
         Entrance { door, header_from: senders.map(|(_, net)| *net).collect(), is_headed: false }
     }
 

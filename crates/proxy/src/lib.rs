@@ -50,7 +50,7 @@ pub use acme::{AcmeFailure, AcmeName, AcmeOptions, LETS_ENCRYPT, RetryRule, chec
 pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
-pub use fleet::{FleetSeat, FleetStore, outcome_json, outcome_text, rules_of};
+pub use fleet::{FleetSeat, FleetStore, PeerOptions, outcome_json, outcome_text, rules_of};
 pub use listening::unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use options::{
     AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,

@@ -15,6 +15,7 @@ use nectary_config::{ProxyConfig, RequestRate};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::acme::AcmeOptions;
 use crate::admin::AdminOptions;
+use crate::fleet::PeerOptions;
 use crate::listening::unix_socket::UnixSocket;
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
@@ -81,6 +82,8 @@ pub struct ProxyOptions {
     pub forwarded: ForwardedOptions,
     /// The settings that decide who may purge over HTTP; by default nobody may.
     pub admin: AdminOptions,
+    /// How the other nodes of a fleet reach this one; `None` if it shares no keys with them.
+    pub peers: Option<PeerOptions>,
     /// Limits on the sizes, counts and times that clients and origins decide.
     pub limits: Limits,
 }
@@ -112,6 +115,7 @@ impl Default for ProxyOptions {
             store_set_cookie: false,
             forwarded: ForwardedOptions::default(),
             admin: AdminOptions::default(),
+            peers: None,
             limits: Limits::default(),
         }
     }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_config::ProxyConfig;
+use nectary_host::fleet::RulesHash;
 
 use crate::accept::Tls;
 use crate::access_log::LogQueue;
 use crate::configured::{options_of, sites_of, unchanged_parts};
 use crate::error::Error;
-use crate::fleet::{FleetSeat, hash_of};
+use crate::fleet::{FleetSeat, Peers};
 use crate::sites::{KeysOfUrl, LiveSites};
 
 /// The longest time for which reopening the access log waits for an earlier write.
@@ -29,6 +30,8 @@ pub struct Reopener {
     pub(crate) started: Option<Arc<ProxyConfig>>,
     /// The fleet of the proxy, which has to know its rules.
     pub(crate) fleet: Option<FleetSeat>,
+    /// The certificates between nodes.
+    pub(crate) peers: Option<Arc<Peers>>,
 }
 
 impl Reopener {
@@ -39,7 +42,8 @@ impl Reopener {
     pub fn reopen(&self) -> Vec<Error> {
         let tls = self.tls.as_ref().map_or(Ok(()), |tls| tls.certificates.reload());
         let trusts = self.sites.now().trusts().iter().map(|trust| trust.reload()).collect::<Vec<_>>();
-        [self.reopen_log(), tls].into_iter().chain(trusts).filter_map(Result::err).collect()
+        let peers = self.peers.as_ref().map_or(Ok(()), |peers| peers.reload());
+        [self.reopen_log(), tls, peers].into_iter().chain(trusts).filter_map(Result::err).collect()
     }
 
     /// Opens the access log by its name, as [`reopen`](Reopener::reopen) does.
@@ -63,7 +67,7 @@ impl Reopener {
         };
         // The fleet learns of them first, so that this node does not serve by rules that the others do not know.
         if let Some(fleet) = &self.fleet {
-            fleet.set_rules(hash_of(&sites));
+            fleet.set_rules(sites.rules());
         }
         self.sites.replace(sites);
         if let Some((tls, certificates)) = certificates {
@@ -80,5 +84,16 @@ impl Reopener {
     /// no site has, and every URL of a proxy without sites, is its own key.
     pub fn keys_of(&self, url: &str, is_prefix: bool) -> Vec<Vec<u8>> {
         self.sites.now().keys_of(&KeysOfUrl { url, is_prefix })
+    }
+
+    /// The same keys, and the rules by which they are made.
+    pub fn keys_by_rules(&self, url: &str, is_prefix: bool) -> (Vec<Vec<u8>>, RulesHash) {
+        let sites = self.sites.now();
+        (sites.keys_of(&KeysOfUrl { url, is_prefix }), sites.rules())
+    }
+
+    /// The rules that make keys now.
+    pub fn rules(&self) -> RulesHash {
+        self.sites.now().rules()
     }
 }

@@ -21,7 +21,7 @@ use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
 use crate::connections::Entrance;
 use crate::error::Error;
-use crate::fleet::FleetSeat;
+use crate::fleet::{FleetSeat, Peers};
 use crate::listening::bound_sockets::{BoundSockets, ListenAddresses, check_addresses};
 use crate::listening::unix_socket::UnixSocket;
 use crate::options::{OriginTimes, ProxyOptions};
@@ -52,6 +52,7 @@ pub struct Proxy {
     /// The configuration file with which the proxy started, if there is one.
     started: Option<Arc<ProxyConfig>>,
     fleet: Option<FleetSeat>,
+    peers: Option<Arc<Peers>>,
     tls: Option<Arc<Tls>>,
     left: Arc<Semaphore>,
     /// The thread that orders certificates.
@@ -110,6 +111,7 @@ impl Proxy {
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });
         }
+        let peers = options.peers.as_ref().map(|peers| Peers::new(peers, &options.limits)).transpose()?.map(Arc::new);
         let has_successor = !inherited.is_empty();
         let sockets = BoundSockets::bind(&options, certificates.is_some(), inherited)?;
         let log = OpenLog::open(&options.access_log)?;
@@ -126,6 +128,7 @@ impl Proxy {
             has_successor,
             successor: Successor::default(),
             fleet: None,
+            peers,
             desk,
         })
     }
@@ -146,6 +149,11 @@ impl Proxy {
         &self.addresses.unix
     }
 
+    /// The address for the other nodes of a fleet, with the port that was picked.
+    pub fn peer_addresses(&self) -> &[SocketAddr] {
+        &self.addresses.peers
+    }
+
     /// The addresses for administration, with the ports that were picked.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         &self.addresses.admin
@@ -164,6 +172,7 @@ impl Proxy {
             tls: self.tls.clone(),
             started: self.started.clone(),
             fleet: self.fleet.clone(),
+            peers: self.peers.clone(),
         }
     }
 
@@ -211,6 +220,7 @@ pub struct Bound {
     has_successor: bool,
     successor: Successor,
     fleet: Option<FleetSeat>,
+    peers: Option<Arc<Peers>>,
     desk: Option<OrderDesk>,
 }
 
@@ -238,7 +248,7 @@ impl Bound {
     /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, sockets, log, sites, tls, has_successor, successor, fleet, desk } = self;
+        let Bound { options, sockets, log, sites, tls, has_successor, successor, fleet, peers, desk } = self;
         let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
         let addresses = sockets.addresses.clone();
@@ -263,6 +273,7 @@ impl Bound {
             successor,
             part_purges: Arc::default(),
             fleet: fleet.clone(),
+            peers: peers.clone(),
             tls: tls.clone(),
             instance: random(),
         };
@@ -282,7 +293,7 @@ impl Bound {
             }
         }
         let desk = desk.map(|desk| order_certificates(desk, shutdown.clone())).transpose()?;
-        Ok(Proxy { addresses, stats: reader, shutdown, workers, log, sites, started, fleet, tls, left, desk })
+        Ok(Proxy { addresses, stats: reader, shutdown, workers, log, sites, started, fleet, peers, tls, left, desk })
     }
 }
 

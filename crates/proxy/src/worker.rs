@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Version};
-use nectary_host::fleet::Standing;
+use nectary_host::fleet::{RulesHash, Standing};
 use nectary_store::Spans;
 use serde_json::json;
 
@@ -18,13 +18,13 @@ use crate::accept::Tls;
 use crate::access_log::{LogBuffer, RequestLog};
 use crate::client_limits::ClientLimits;
 use crate::connections::Connections;
-use crate::fleet::FleetSeat;
+use crate::fleet::{FleetSeat, Peers};
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
 use crate::room::Room;
 use crate::rules::cache_status::CACHE_NAME;
-use crate::service::PartPurges;
+use crate::service::{PartPurges, PeerPaces};
 use crate::sites::{LiveSites, Sites};
 use crate::stats::WorkerStats;
 use crate::successor::Successor;
@@ -45,6 +45,7 @@ pub(crate) struct Common {
     pub successor: Successor,
     pub part_purges: Arc<PartPurges>,
     pub fleet: Option<FleetSeat>,
+    pub peers: Option<Arc<Peers>>,
     pub tls: Option<Arc<Tls>>,
     /// A number that distinguishes this proxy from others.
     pub instance: u32,
@@ -87,6 +88,9 @@ pub(crate) struct Worker {
     pub is_leaving: Cell<bool>,
     /// The fleet of which this proxy is a node, if there is one.
     pub fleet: Option<FleetSeat>,
+    /// What requests between nodes need, if this one shares keys with others.
+    pub peers: Option<Arc<Peers>>,
+    pub peer_paces: RefCell<PeerPaces>,
     /// The process that serves next.
     successor: Successor,
     /// The keys that the unsafe requests under way may change.
@@ -98,8 +102,20 @@ pub(crate) struct Worker {
 impl Worker {
     /// Makes a worker that does not listen yet.
     pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common { options, store, sites, known, room, client_limits, successor, part_purges, fleet, tls, instance } =
-            common;
+        let Common {
+            options,
+            store,
+            sites,
+            known,
+            room,
+            client_limits,
+            successor,
+            part_purges,
+            fleet,
+            peers,
+            tls,
+            instance,
+        } = common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));
@@ -127,21 +143,32 @@ impl Worker {
             is_leaving: Cell::new(false),
             changing: RefCell::default(),
             fleet,
+            peers,
+            peer_paces: RefCell::default(),
             successor,
             epoch: Cell::new((Instant::now(), unix_ms())),
             options,
         })
     }
 
-    /// What may be done now with what the store has. Read it after the request came. *Cost*: nothing without a fleet;
-    /// else a clock and two loads.
+    /// What may be done now with what the store has, by the table of sites in use. Read it after the request came. *Cost*:
+    /// nothing without a fleet; else a clock and some loads.
     #[inline]
     pub fn standing(&self) -> Standing {
-        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing())
+        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(self.sites.borrow().rules()))
     }
 
-    /// Purges a key; once this worker has left the store, the next process is told. *Errors*: the purge is not durable.
+    /// The same by the rules of a table that may have been replaced.
+    pub fn standing_by(&self, rules: RulesHash) -> Standing {
+        self.fleet.as_ref().map_or(Standing::Member, |seat| seat.gate().standing_by(rules))
+    }
+
+    /// Purges a key at this node; its owner has to validate what it has, next time. Once this worker has left the store, the
+    /// next process is told. *Errors*: the purge is not durable.
     pub async fn purge_key(&self, key: &[u8]) -> Result<(), String> {
+        if let Some(peers) = &self.peers {
+            peers.note_invalidated(key);
+        }
         if self.is_leaving.get() && self.successor.is_expected() {
             return self.successor.purge(json!({ "key": String::from_utf8_lossy(key) })).await;
         }

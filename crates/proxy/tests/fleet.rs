@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
-use nectary_host::fleet::{PurgeScope, RulesHash};
+use nectary_host::fleet::{Membership, PurgeScope, RulesHash};
 use nectary_proxy::{AdminOptions, ProxyOptions};
 use nectary_store::{CreateOptions, Store};
 use serde_json::Value;
@@ -233,6 +233,55 @@ async fn caller_chooses_what_a_purge_waits_for() {
     let log = fleet.log();
     assert_eq!(log.len(), 3);
     assert!(log.iter().all(|purge| purge.scope == PurgeScope::Keys(vec![url.clone().into_bytes()])), "{log:?}");
+}
+
+/// A store remembers prefixes of 32 lengths; what is in the log cannot be refused.
+#[tokio::test]
+async fn purges_without_room_purge_everything() {
+    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
+    let nodes = pair(&fleet).await;
+    let url = origin.url("/a");
+    for length in 20..60 {
+        let body = format!(r#"{{"prefix": "http://b.test/{}"}}"#, "x".repeat(length));
+        let reply = purge_by_body(&nodes[length % 2], &body).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=purge-applied"), "{length}");
+    }
+    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"old"));
+    store(&nodes, &url).await;
+    // The room is for the first few of these.
+    for length in 100..140 {
+        let body = format!(r#"{{"prefix": "{}"}}"#, "x".repeat(length));
+        assert_eq!(purge_by_body(&nodes[0], &body).await.status, 200);
+    }
+    for node in &nodes {
+        origin.now("/a", Script::fresh(b"new"));
+        assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "new", "everything was purged");
+    }
+}
+
+/// A worker whose table is not the one that the fleet knows may miss what a purge is about.
+#[tokio::test]
+async fn unknown_tables_use_no_store() {
+    let (origin, fleet) = (Origin::start().await, ModelFleet::default());
+    origin.on("/a", Script::fresh(b"old"));
+    let node = start(&fleet, "a", device().await, &FleetConfig::default()).await;
+    node.member.come_up().await;
+    let url = origin.url("/a");
+    store(std::slice::from_ref(&node), &url).await;
+    node.member.set_rules(RulesHash(1));
+    for _ in 0..2 {
+        origin.now("/a", Script::fresh(b"new"));
+        let reply = get(node.proxy.address, &url, &[]).await;
+        assert_eq!(
+            (reply.text().as_str(), reply.cache_status().as_str()),
+            ("new", "nectary; fwd=bypass; fwd-status=200")
+        );
+    }
+    purge(&node, &url, &[]).await;
+    node.member.set_rules(fleet.log().pop().expect("a purge").rules);
+    origin.now("/a", Script::fresh(b"newer"));
+    assert_eq!(get(node.proxy.address, &url, &[]).await.text(), "newer");
+    assert!(get(node.proxy.address, &url, &[]).await.is_hit());
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod crash;
 pub mod disk;
+pub mod fleet;
 pub mod flushed;
 pub mod held;
 pub mod late;

@@ -81,6 +81,10 @@ counters! {
     unadmitted_budget,
     /// Bytes of the bodies of the puts in `unadmitted_budget`.
     unadmitted_budget_bytes,
+    /// Puts that were kept in memory alone, as the caller has the objects elsewhere.
+    unadmitted_copies,
+    /// Bytes of the bodies of the puts in `unadmitted_copies`.
+    unadmitted_copies_bytes,
     /// Puts refused because the disk was too slow or budgets were used up.
     puts_refused,
     /// Fills and puts refused because a purge or a newer version came after they began.

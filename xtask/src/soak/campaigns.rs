@@ -203,6 +203,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{rounds}", "50", "3")],
     },
     Campaign {
+        name: "fleet-simulation",
+        program: Program::Of { program: "sim-campaigns", campaign: "fleet" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
         name: "proxy-origins",
         program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],

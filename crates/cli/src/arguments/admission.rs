@@ -33,7 +33,7 @@ impl AdmissionArguments {
             bytes_min: self.admit_bytes_min.unwrap_or(0),
             bytes_max: self.admit_bytes_max,
             write_budget: self.write_budget,
-            seed: None,
+            ..AdmissionOptions::default()
         }
     }
 }

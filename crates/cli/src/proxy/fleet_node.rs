@@ -4,17 +4,22 @@
 //! which gives the lease back. Leaves to others: membership (`nectary-fleet`), purges and requests (`nectary-proxy`).
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nectary_config::ProxyConfig;
 use nectary_fleet::configured::options_of;
 use nectary_fleet::etcd::EtcdFleet;
 use nectary_fleet::options::FleetConnection;
-use nectary_host::fleet::{Membership, PurgeStore};
+use nectary_host::fleet::{Membership, PurgeStore, Standing};
 use nectary_host::log::{self, Level};
 use nectary_proxy::{FleetSeat, FleetStore, rules_of};
 use nectary_store::Spans;
 
 use crate::exit::{FAILED, Failure, USAGE};
+
+/// The longest time for which a start waits until the node may serve from its store, and the time between two looks.
+const READY_TIME_MAX: Duration = Duration::from_secs(3);
+const READY_PAUSE: Duration = Duration::from_millis(10);
 
 /// A proxy as a node of its fleet.
 #[derive(Debug)]
@@ -53,6 +58,19 @@ impl FleetNode {
     /// What the proxy's workers get.
     pub fn seat(&self) -> &FleetSeat {
         &self.seat
+    }
+
+    /// Waits until this node may serve from its store, at most [`READY_TIME_MAX`]: until then its origins would answer all
+    /// requests, within a limit.
+    pub async fn ready(&self) {
+        let gate = self.seat.membership().gate().clone();
+        let waited = tokio::time::timeout(READY_TIME_MAX, async {
+            while gate.standing() != Standing::Member {
+                tokio::time::sleep(READY_PAUSE).await;
+            }
+        });
+        // A node that has not joined in this time serves without its store.
+        let _ = waited.await;
     }
 
     /// Writes a line for each problem that is new, and one for each that is over.

@@ -7,7 +7,7 @@ use super::{Table, key};
 /// `[fleet]`.
 pub const FLEET: Table = Table {
     header: "[fleet]",
-    meaning: "Several proxies whose purges reach all of them.",
+    meaning: "Several proxies as one cache: a purge reaches all of them, and they can share the keys.",
     groups: &[&[
         key(
             "name",
@@ -18,6 +18,35 @@ pub const FLEET: Table = Table {
         ),
         key("node", "NAME", "required", "\"a\"", "The name of this node, which no other node of the fleet has."),
         key("zone", "NAME", "none", "\"rack-7\"", "Where this node is, for the status."),
+        key(
+            "address",
+            "HOST:PORT",
+            "none",
+            "\"10.0.0.1:7443\"",
+            "Where the other nodes reach this one, which then shares the keys with them. Its host is in cert.",
+        ),
+        key(
+            "listen",
+            "ADDRESS",
+            "every address, and the port of address",
+            "\"10.0.0.1:7443\"",
+            "Where this node listens for the others.",
+        ),
+        key(
+            "cert",
+            "FILE",
+            "none",
+            "\"/etc/nectary/fleet.pem\"",
+            "PEM file with the certificate of this node, for both sides.",
+        ),
+        key("key", "FILE", "none", "\"/etc/nectary/fleet.key\"", "PEM file with its private key."),
+        key(
+            "ca",
+            "FILE",
+            "none",
+            "\"/etc/nectary/fleet-ca.pem\"",
+            "PEM file with certificates that have signed those of all nodes. They must sign nothing else.",
+        ),
         key(
             "etcd",
             "list of URL",

@@ -10,11 +10,16 @@ use crate::values::{FleetConfig, PurgeAnswer, PurgeWhenCut, ServerUrl};
 pub(super) fn fleet_entries(fleet: &FleetConfig) -> Entries {
     let cut = [(PurgeWhenCut::Fail, "fail"), (PurgeWhenCut::Queue, "queue")];
     let answers = [(PurgeAnswer::Applied, "applied"), (PurgeAnswer::Accepted, "accepted")];
-    let (etcd, purges) = (&fleet.etcd_tls, &fleet.purges);
+    let (etcd, purges, share) = (&fleet.etcd_tls, &fleet.purges, fleet.share.as_ref());
     vec![
         ("name", optional(&fleet.name, |name| text(name))),
         ("node", Some(text(&fleet.node))),
         ("zone", optional(&fleet.zone, |zone| text(zone))),
+        ("address", share.map(|share| text(&share.address.to_string()))),
+        ("listen", share.and_then(|share| optional(&share.listen, |address| text(&address.to_string())))),
+        ("cert", share.map(|share| file(&share.cert))),
+        ("key", share.map(|share| file(&share.key))),
+        ("ca", share.map(|share| file(&share.ca))),
         ("etcd", list(&fleet.etcd, |url| text(&with_port(url)))),
         ("etcd-ca", optional(&etcd.ca, |path| file(path))),
         ("etcd-cert", optional(&etcd.cert, |path| file(path))),

@@ -8,8 +8,8 @@ use super::findings::Findings;
 use super::table_reader::{TableReader, TimeBound};
 use crate::place::{Located, Setting};
 use crate::quantity::exact_time;
-use crate::text::{etcd_url, fleet_name, node_name, request_rate, zone_name};
-use crate::values::{EtcdTls, FleetConfig, FleetPurges, PurgeAnswer, PurgeWhenCut, ServerScheme};
+use crate::text::{etcd_url, fleet_name, node_name, peer_address, request_rate, socket_address, zone_name};
+use crate::values::{EtcdTls, FleetConfig, FleetPurges, FleetShare, PurgeAnswer, PurgeWhenCut, ServerScheme};
 
 /// The bounds of a lease. etcd ends none earlier than two seconds after it was asked.
 const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(300);
@@ -24,6 +24,7 @@ pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<Flee
         name: table.text(out, "name", fleet_name),
         node: table.required(out, "node", |out| table.text(out, "node", node_name)).unwrap_or_default(),
         zone: table.text(out, "zone", zone_name),
+        share: share(out, table),
         etcd: table.list(out, "etcd", etcd_url),
         etcd_tls: EtcdTls {
             ca: table.file(out, "etcd-ca"),
@@ -38,6 +39,21 @@ pub(super) fn fleet(out: &mut Findings, table: &TableReader<'_>) -> Located<Flee
     connection(out, table);
     etcd_tls(out, table, &config);
     Located::new(config, table.place)
+}
+
+/// What the nodes share keys with: all of it, or nothing.
+fn share(out: &mut Findings, table: &TableReader<'_>) -> Option<FleetShare> {
+    let address = table.text(out, "address", peer_address);
+    let listen = table.text(out, "listen", socket_address);
+    let [cert, key, ca] = ["cert", "key", "ca"].map(|name| table.file(out, name));
+    let needed = ["address", "cert", "key", "ca"];
+    let first = ["address", "listen", "cert", "key", "ca"].into_iter().find(|name| table.get(name).is_some())?;
+    for other in needed.into_iter().filter(|other| table.get(other).is_none()) {
+        let place = table.key_place(out, first);
+        let help = "nodes share keys with `address`, `cert`, `key` and `ca` together";
+        out.unfit(place, format!("`{first}` is set without `{other}`"), help);
+    }
+    Some(FleetShare { address: address?, listen, cert: cert?, key: key?, ca: ca? })
 }
 
 fn lease(out: &mut Findings, table: &TableReader<'_>) -> Setting<Duration> {

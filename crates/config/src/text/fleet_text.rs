@@ -1,9 +1,9 @@
-//! What `[fleet]` has in quotes: names, and URLs of etcd.
+//! What `[fleet]` has in quotes: names, addresses of nodes, and URLs of etcd.
 //!
 //! Owns: their syntax.
 
 use super::{Read, Wrong, host_word, server_url, strange};
-use crate::values::{ServerScheme, ServerUrl};
+use crate::values::{PeerAddress, ServerScheme, ServerUrl};
 
 /// The longest name of a fleet. *Units*: bytes.
 const FLEET_MAX: usize = 64;
@@ -35,6 +35,19 @@ fn plain(text: &str, kind: &str, signs: &str, bytes_max: usize) -> Read<String> 
     Ok(text.to_owned())
 }
 
+/// Reads where a node is reached.
+pub(crate) fn peer_address(text: &str) -> Read<PeerAddress> {
+    const HELP: &str = "write a host and a port, such as `10.0.0.1:7443`";
+    if text.contains("://") {
+        return Err(Wrong::has(text, "a scheme", HELP));
+    }
+    let word = host_word(text)?;
+    match word.port {
+        Some(port) => Ok(PeerAddress { host: word.host, port }),
+        None => Err(Wrong::has(text, "no port", HELP)),
+    }
+}
+
 /// Reads the URL of a member of etcd. Its port is always written: that of etcd is not that of the scheme.
 pub(crate) fn etcd_url(text: &str) -> Read<ServerUrl> {
     const HELP: &str = "write scheme, host and port, such as `https://10.0.0.9:2379`";
@@ -62,6 +75,16 @@ mod tests {
         assert_eq!(node_name("[::1]:7443"), Ok("[::1]:7443".to_owned()));
         for bad in ["", "a/b", "a b", "ü", "a\\", &"x".repeat(129)] {
             assert!(fleet_name(bad).is_err() && node_name(bad).is_err() && zone_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn peer_addresses_have_a_port() {
+        let address = peer_address("Node-a.internal:7443").expect("an address");
+        assert_eq!(address.to_string(), "node-a.internal:7443");
+        assert_eq!(peer_address("[2001:db8::1]:1").expect("an address").to_string(), "[2001:db8::1]:1");
+        for bad in ["", "a", ":80", "a:0", "https://a:1", "::1", "a:b"] {
+            assert!(peer_address(bad).is_err(), "{bad}");
         }
     }
 

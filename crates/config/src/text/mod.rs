@@ -12,8 +12,8 @@ mod path_text;
 mod url_text;
 
 pub(crate) use acme_text::{acme_directory, certificate_name, mail_address};
-pub(crate) use address::{header_sender, listen_address, network, socket_mode, socket_path};
-pub(crate) use fleet_text::{etcd_url, fleet_name, node_name, zone_name};
+pub(crate) use address::{header_sender, listen_address, network, socket_address, socket_mode, socket_path};
+pub(crate) use fleet_text::{etcd_url, fleet_name, node_name, peer_address, zone_name};
 pub(crate) use header_text::{header_value, settable_header};
 pub(crate) use host_name::{host_rule, host_word, site_name, srv_name};
 pub(crate) use path_text::{check_path, file_path, name_pattern, origin_name, plain_name, route_path, tag};

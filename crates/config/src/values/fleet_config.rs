@@ -2,6 +2,8 @@
 //!
 //! Owns: the values of `[fleet]`.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ pub struct FleetConfig {
     pub node: Located<String>,
     /// `zone`: where this node is. Default: none.
     pub zone: Setting<String>,
+    /// How the nodes share keys. Default: they do not.
+    pub share: Option<FleetShare>,
     /// `etcd`: the members of etcd.
     pub etcd: Vec<Located<ServerUrl>>,
     /// `etcd-ca`, `etcd-cert` and `etcd-key`: TLS with etcd.
@@ -31,6 +35,40 @@ pub struct FleetConfig {
     pub validate_when_cut: Setting<RequestRate>,
     /// The keys that begin with `purge-`.
     pub purges: FleetPurges,
+}
+
+/// How a node shares keys with the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FleetShare {
+    /// `address`: where the other nodes reach this one.
+    pub address: Located<PeerAddress>,
+    /// `listen`: where this node listens for the others. Default: every address, with the port of `address`.
+    pub listen: Setting<SocketAddr>,
+    /// `cert`: the certificate of this node.
+    pub cert: Located<PathBuf>,
+    /// `key`: its private key.
+    pub key: Located<PathBuf>,
+    /// `ca`: the certificates that have signed those of all nodes.
+    pub ca: Located<PathBuf>,
+}
+
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct PeerAddress {
+    /// A name in lower case or an address; IPv6 without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
 }
 
 /// TLS with etcd.

@@ -19,7 +19,7 @@ mod store;
 
 pub use acme_config::{AcmeChallenge, AcmeConfig};
 pub use admin::{AdminConfig, LogConfig, LogFormat, LogTarget};
-pub use fleet_config::{EtcdTls, FleetConfig, FleetPurges, PurgeAnswer, PurgeWhenCut};
+pub use fleet_config::{EtcdTls, FleetConfig, FleetPurges, FleetShare, PeerAddress, PurgeAnswer, PurgeWhenCut};
 pub use header_edits::{HeaderEdits, HeaderValue};
 pub use limits::{LimitConfig, RequestRate};
 pub use listener::{

@@ -236,9 +236,23 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn fleet_share()(
+        host in prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())],
+        port in 1_u16..,
+        listen in setting(1_u16..),
+        files in vec(file(), 3),
+    ) -> FleetShare {
+        let [cert, key, ca] = [0, 1, 2].map(|index: usize| Located::nowhere(files[index].clone()));
+        let listen = listen.map(|port| Located::nowhere(SocketAddr::from(([127, 0, 0, 1], port.value))));
+        FleetShare { address: Located::nowhere(PeerAddress { host, port }), listen, cert, key, ca }
+    }
+}
+
+prop_compose! {
     fn fleet()(
         names in vec(setting("[a-zA-Z0-9._-]{1,9}"), 2),
         node in "[a-zA-Z0-9._-]{1,9}",
+        share in option::of(fleet_share()),
         etcd in vec(server_url(), 1..4),
         etcd_files in (setting(file()), option::of((file(), file()))),
         lease in setting((2_u64..=300).prop_map(Duration::from_secs)),
@@ -256,6 +270,7 @@ prop_compose! {
             name: names[0].clone(),
             node: Located::nowhere(node),
             zone: names[1].clone(),
+            share,
             etcd,
             etcd_tls: EtcdTls { ca: etcd_files.0, cert, key },
             lease,

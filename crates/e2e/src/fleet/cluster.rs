@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::Extent;
 use super::relay::Relay;
 use crate::guard::{Process, find_program};
 use crate::http::wait_listening;
+use crate::nectary::certificates::Certificates;
 use crate::nectary::{Nectary, ProxyCommand};
 use crate::rng::Rng;
 use crate::scratch::{Scratch, free_address};
@@ -95,6 +97,8 @@ pub struct NodeAddress {
     pub clients: SocketAddr,
     /// For administration.
     pub admin: SocketAddr,
+    /// For the other nodes.
+    peers: SocketAddr,
     /// Odd while the node cannot answer; grows with each change.
     silence: AtomicU64,
 }
@@ -126,15 +130,18 @@ pub fn missing() -> Option<String> {
 /// Addresses for the nodes of a fleet.
 pub fn addresses() -> Result<Vec<NodeAddress>> {
     let node = |_| -> Result<NodeAddress> {
-        Ok(NodeAddress { clients: free_address()?, admin: free_address()?, silence: AtomicU64::new(0) })
+        let (clients, admin, peers) = (free_address()?, free_address()?, free_address()?);
+        Ok(NodeAddress { clients, admin, peers, silence: AtomicU64::new(0) })
     };
     (0..COUNT).map(node).collect()
 }
 
 impl Cluster {
     /// Starts members and nodes in a folder of this run, in front of an origin, and waits until all nodes are members.
-    pub fn start(addresses: &[NodeAddress], origin: SocketAddr, serve_when_cut: Duration) -> Result<Cluster> {
-        let scratch = Scratch::new("fleet")?;
+    pub fn start(addresses: &[NodeAddress], origin: SocketAddr, extent: &Extent) -> Result<Cluster> {
+        let (scratch, serve_when_cut) = (Scratch::new("fleet")?, extent.serve_when_cut);
+        // One certificate is enough for nodes that have the same address.
+        let certificates = extent.shares.then(|| Certificates::make_for_host(scratch.path(), SITE)).transpose()?;
         let (mut clients, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..COUNT {
             clients.push(free_address()?);
@@ -179,9 +186,20 @@ impl Cluster {
             std::fs::create_dir_all(&folder)?;
             let command = ProxyCommand { listen: address.clients, ..ProxyCommand::new(&folder, None)? };
             let urls: Vec<_> = relays.iter().map(|relay| format!("\"http://{}\"", relay.address())).collect();
+            let share = certificates.as_ref().map(|files| {
+                let Certificates { ca, certificate, key } = files;
+                format!(
+                    "address = \"{0}\"\nlisten = \"{0}\"\ncert = \"{1}\"\nkey = \"{2}\"\nca = \"{3}\"\n",
+                    address.peers,
+                    certificate.display(),
+                    key.display(),
+                    ca.display()
+                )
+            });
+            let share = share.unwrap_or_default();
             let text = format!(
                 "[[listener]]\naddress = \"{}\"\n[server]\nworkers = 1\n[store]\ndevice = \"{}\"\nsize = \"256M\"\n\
-                 memory = \"64M\"\n[admin]\nlisten = [\"{}\"]\n[fleet]\nnode = \"n{index}\"\netcd = [{}]\n\
+                 memory = \"64M\"\n[admin]\nlisten = [\"{}\"]\n[fleet]\nnode = \"n{index}\"\n{share}etcd = [{}]\n\
                  lease = \"{}s\"\nserve-when-cut = \"{}s\"\nvalidate-when-cut = \"1000/s\"\npurge-time = \"5s\"\n\
                  [origins.o]\nservers = [\"http://{origin}\"]\n[[site]]\nnames = [\"{SITE}\"]\n[[site.route]]\norigin = \"o\"\n",
                 address.clients,

@@ -40,6 +40,8 @@ pub struct Extent {
     pub troubles: u64,
     /// `serve-when-cut`.
     pub serve_when_cut: Duration,
+    /// Whether the nodes share the keys.
+    pub shares: bool,
     /// Whether the checks believe in a purge that was never made, so that they must complain.
     pub is_planted: bool,
 }
@@ -51,6 +53,8 @@ pub struct Counts {
     pub answered: u64,
     /// Those from a store.
     pub hits: u64,
+    /// Those that another node has answered.
+    pub peer_answers: u64,
     /// Those from the store of a node that said that it was cut off.
     pub cut_hits: u64,
     /// Those of these with a version from before an applied purge, as `serve-when-cut` allows.
@@ -80,6 +84,7 @@ impl Counts {
     pub fn add(&mut self, other: Counts) {
         self.answered += other.answered;
         self.hits += other.hits;
+        self.peer_answers += other.peer_answers;
         self.cut_hits += other.cut_hits;
         self.cut_old += other.cut_old;
         self.limited += other.limited;
@@ -96,10 +101,12 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { answered, hits, cut_hits, cut_old, limited, silent, applied, accepted, refused, .. } = self;
+        let Counts {
+            answered, hits, peer_answers, cut_hits, cut_old, limited, silent, applied, accepted, refused, ..
+        } = self;
         write!(
             out,
-            "{answered} answers, {hits} hits, {cut_hits} of cut off nodes ({cut_old} old), {limited} limited, "
+            "{answered} answers, {hits} hits, {peer_answers} of other nodes, {cut_hits} of cut off nodes ({cut_old} old), {limited} limited, "
         )?;
         write!(out, "{silent} at silent nodes; purges: {applied} applied, {accepted} accepted, {refused} refused; ")?;
         let (gap, longest) = (self.gap.as_secs_f64(), self.purge_longest.as_secs_f64());
@@ -128,7 +135,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
     let mut rng = Rng::new(seed);
     let origin = Origin::start()?;
     let nodes = cluster::addresses()?;
-    let mut cluster = Cluster::start(&nodes, origin.address(), extent.serve_when_cut)?;
+    let mut cluster = Cluster::start(&nodes, origin.address(), extent)?;
     let field = Field {
         origin: &origin,
         nodes: &nodes,
@@ -167,6 +174,9 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
         }
     });
     counts.problems.extend(cluster.stop());
+    if extent.shares && counts.peer_answers == 0 {
+        counts.problems.push("no node has answered another".to_owned());
+    }
     if counts.hits == 0 || counts.applied == 0 {
         counts.problems.push(format!("{} hits and {} applied purges: nothing was tried", counts.hits, counts.applied));
     }
@@ -233,6 +243,8 @@ impl Counts {
         }
         self.answered += 1;
         self.hits += u64::from(response.is_hit());
+        let is_of_peer = |(name, value): &(String, String)| name == "cache-status" && value.contains("fleet=\"");
+        self.peer_answers += u64::from(!response.is_hit() && response.headers.iter().any(is_of_peer));
         let is_cut = response.cache_status().contains("fleet=cut");
         self.cut_hits += u64::from(is_cut && response.is_hit());
         if version >= floor {

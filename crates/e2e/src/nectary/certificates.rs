@@ -28,6 +28,15 @@ impl Certificates {
         Ok(Self { ca: file("ca-cert.pem"), certificate: file("server-cert.pem"), key: file("server-key.pem") })
     }
 
+    /// Makes an authority in a directory, and a certificate for a host that it shows on both sides of connections.
+    pub fn make_for_host(folder: &Path, host: &str) -> Result<Self> {
+        let (pki, out) = (folder.join("pki"), folder.join("host"));
+        cert(folder, &["init".as_ref(), pki.as_ref()])?;
+        cert(folder, &["host".as_ref(), pki.as_ref(), host.as_ref(), "--out".as_ref(), out.as_ref()])?;
+        let file = |end: &str| out.join(format!("{host}{end}"));
+        Ok(Self { ca: out.join("ca.pem"), certificate: file(".pem"), key: file(".key") })
+    }
+
     /// The options with which a proxy shows the certificate.
     pub fn options(&self) -> Vec<String> {
         let (certificate, key) = (self.certificate.display().to_string(), self.key.display().to_string());

@@ -12,7 +12,7 @@ use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, NodeName};
 use super::client::EtcdClient;
 use super::grpc::CallError;
 use super::messages::{
-    CREATE_REVISION, Compare, ComparedValue, EQUAL, GREATER, KeyValue, LeaseGrantRequest, LeaseGrantResponse,
+    CREATE_REVISION, Compare, ComparedValue, EQUAL, KeyValue, LEASE, LeaseGrantRequest, LeaseGrantResponse,
     LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, MOD_REVISION, Operation, OperationResult, PutRequest,
     RangeRequest, RequestOp, TxnRequest, TxnResponse, range_end,
 };
@@ -100,7 +100,8 @@ impl FleetCalls {
         };
         let other = read_node(self.name.clone(), 0, &found.value);
         if other.as_ref().is_none_or(|other| other.run != node.run) {
-            let place = other.map_or_else(|| "an unknown address".to_owned(), |other| other.address);
+            let place = other.map(|other| other.address).filter(|address| !address.is_empty());
+            let place = place.unwrap_or_else(|| "an unknown address".to_owned());
             return Err(format!(
                 "another process, at {place}, is the node {}: stop it, or wait until its lease has ended",
                 self.name
@@ -130,20 +131,20 @@ impl FleetCalls {
         })
     }
 
-    /// Puts the key of this node again.
+    /// Puts the key of this node again, if it has this lease still.
     pub async fn rewrite(&self, lease: i64, node: &FleetNode) -> Result<(), CallError> {
         let key = self.key(&FleetKey::Node(self.name.clone()));
-        let compare = vec![compare_created(&key, GREATER, 0)];
+        let compare = vec![self.same_fleet(), compare_lease(&key, lease)];
         self.txn(TxnRequest { compare, success: vec![put(&key, write_node(node), lease)], failure: Vec::new() })
             .await?;
         Ok(())
     }
 
-    /// Says what this node has applied.
+    /// Says what this node has applied; whether its key has this lease still.
     pub async fn publish(&self, lease: i64, revision: u64) -> Result<bool, CallError> {
         let node_key = self.key(&FleetKey::Node(self.name.clone()));
         let key = self.key(&FleetKey::Applied(self.name.clone()));
-        let compare = vec![self.same_fleet(), compare_created(&node_key, GREATER, 0)];
+        let compare = vec![self.same_fleet(), compare_lease(&node_key, lease)];
         let success = vec![put(&key, write_revision(revision), lease)];
         Ok(self.txn(TxnRequest { compare, success, failure: Vec::new() }).await?.succeeded)
     }
@@ -233,6 +234,11 @@ pub(super) fn compare_created(key: &Bytes, result: i32, revision: i64) -> Compar
 pub(super) fn compare_modified(key: &Bytes, revision: i64) -> Compare {
     let value = Some(ComparedValue::ModRevision(revision));
     Compare { result: EQUAL, target: MOD_REVISION, key: key.clone(), value }
+}
+
+/// Compares the lease of a key; that of an absent key is 0.
+fn compare_lease(key: &Bytes, lease: i64) -> Compare {
+    Compare { result: EQUAL, target: LEASE, key: key.clone(), value: Some(ComparedValue::Lease(lease)) }
 }
 
 /// A random number that is not 0.

@@ -65,8 +65,9 @@ impl EtcdClient {
 
     /// Gives a connection up after an error that another member may not give.
     pub fn judge(&self, channel: &Arc<Channel>, error: Option<&CallError>) {
-        // Statuses that are about the request, and not about the member: invalid argument, not found, out of range.
-        let is_request = |error: &CallError| matches!(error.status, Some(3 | 5 | 11));
+        // Statuses that are about the request or all of etcd, and not about the member: invalid argument, not found, no
+        // permission, no room, failed precondition, out of range, not authenticated.
+        let is_request = |error: &CallError| matches!(error.status, Some(3 | 5 | 7 | 8 | 9 | 11 | 16));
         if error.is_some_and(|error| !is_request(error)) {
             let mut state = self.state();
             if state.channel.as_ref().is_some_and(|current| Arc::ptr_eq(current, channel)) {

@@ -39,7 +39,6 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 /// What is asked of the driver.
 enum Command {
     Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
-    Rules(RulesHash),
     Leave(oneshot::Sender<()>),
 }
 
@@ -56,6 +55,20 @@ struct Shared {
 }
 
 impl Shared {
+    /// Sets what each request reads. With other rules the gate is shut first, so that no request has the times of one and the
+    /// rules of the other.
+    fn set_gate(&self, machine: &FleetMachine) {
+        if self.is_leaving.load(Ordering::Acquire) {
+            return self.gate.set_times(Duration::ZERO, Duration::ZERO);
+        }
+        if self.gate.rules() != machine.rules().half() {
+            self.gate.set_times(Duration::ZERO, Duration::ZERO);
+            self.gate.set_rules(machine.rules());
+        }
+        let times = machine.gate();
+        self.gate.set_times(times.member_until, times.serve_until);
+    }
+
     fn machine(&self) -> MutexGuard<'_, FleetMachine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,6 +78,8 @@ impl Shared {
 pub struct EtcdFleet {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
+    /// The rules of this node: only the last ones count.
+    rules: watch::Sender<RulesHash>,
 }
 
 impl EtcdFleet {
@@ -102,6 +117,7 @@ impl EtcdFleet {
             is_leaving: AtomicBool::new(false),
         });
         let (commands, incoming) = mpsc::channel(WAITING_MAX);
+        let (rules, new_rules) = watch::channel(options.rules);
         let (events, inbox) = mpsc::channel(WAITING_MAX);
         let driver = Driver {
             shared: Arc::clone(&shared),
@@ -111,6 +127,7 @@ impl EtcdFleet {
             events,
             inbox,
             commands: incoming,
+            rules: new_rules,
             tasks: JoinSet::new(),
             watching: None,
             replies: HashMap::new(),
@@ -121,7 +138,7 @@ impl EtcdFleet {
         let runtime = runtime.map_err(|error| format!("the fleet's thread: {error}"))?;
         let thread = std::thread::Builder::new().name("nectary-fleet".to_owned());
         thread.spawn(move || runtime.block_on(driver.run())).map_err(|error| format!("the fleet's thread: {error}"))?;
-        Ok(Arc::new(EtcdFleet { shared, commands }))
+        Ok(Arc::new(EtcdFleet { shared, commands, rules }))
     }
 }
 
@@ -164,11 +181,7 @@ impl Membership for EtcdFleet {
     }
 
     fn set_rules(&self, rules: RulesHash) {
-        let commands = self.commands.clone();
-        // The channel is full only while hundreds of purges wait; then the thread of the caller waits for one of them.
-        if commands.try_send(Command::Rules(rules)).is_err() {
-            std::thread::spawn(move || commands.blocking_send(Command::Rules(rules)));
-        }
+        self.rules.send_replace(rules);
     }
 
     fn on_message(&self, message: PeerMessage) -> Later<Result<Vec<u8>, FleetError>> {
@@ -209,6 +222,7 @@ struct Driver {
     events: mpsc::Sender<FleetEvent>,
     inbox: mpsc::Receiver<FleetEvent>,
     commands: mpsc::Receiver<Command>,
+    rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
     watching: Option<Watching>,
     replies: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
@@ -227,7 +241,6 @@ impl Driver {
                 Some(event) = next_of(&mut self.watching) => self.take(event),
                 command = self.commands.recv() => match command {
                     Some(Command::Purge { purge, wish, reply }) => self.begin_purge(purge, wish, reply),
-                    Some(Command::Rules(rules)) => self.take(FleetEvent::RulesChanged(rules)),
                     Some(Command::Leave(reply)) => {
                         self.end().await;
                         let _ = reply.send(());
@@ -235,6 +248,10 @@ impl Driver {
                     }
                     None => return self.end().await,
                 },
+                Ok(()) = self.rules.changed() => {
+                    let rules = *self.rules.borrow_and_update();
+                    self.take(FleetEvent::RulesChanged(rules));
+                }
                 _ = ticks.tick() => self.take(FleetEvent::Tick),
             }
             while self.tasks.try_join_next().is_some() {}
@@ -270,14 +287,14 @@ impl Driver {
         let actions = {
             let mut machine = self.shared.machine();
             let actions = machine.on_event(since_boot(), event);
-            let gate = machine.gate();
-            if !self.shared.is_leaving.load(Ordering::Acquire) {
-                self.shared.gate.set_times(gate.member_until, gate.serve_until);
-            }
+            self.shared.set_gate(&machine);
             let applied = machine.applied();
             // Without a mark of the fleet the revision is 0, which no answer is behind.
             self.shared.gate.set_fleet(if machine.has_fleet() { machine.mark().fleet } else { 0 });
             self.shared.gate.set_applied(applied);
+            if self.shared.gate.begun() < applied {
+                self.shared.gate.set_begun(applied);
+            }
             self.shared.applied.send_if_modified(|known| std::mem::replace(known, applied) != applied);
             let view = machine.view().clone();
             if !Arc::ptr_eq(&view, &self.shared.views.borrow()) {
@@ -333,6 +350,7 @@ impl Driver {
             }),
             FleetAction::Watch { from } => self.watch(from),
             FleetAction::Apply { batch, purges, mark } => {
+                self.shared.gate.set_begun(mark.revision);
                 let applied = self.store.apply(purges, Some(mark));
                 self.spawn(async move {
                     Some(match applied.await {
@@ -354,7 +372,9 @@ impl Driver {
             FleetAction::Publish { lease, revision } => self.spawn(async move {
                 Some(match calls.publish(lease, revision).await {
                     Ok(true) => FleetEvent::Published { revision },
-                    Ok(false) | Err(_) => FleetEvent::PublishFailed,
+                    // The key of this node is gone, or the fleet has another identity.
+                    Ok(false) => FleetEvent::LeaseEnded { lease },
+                    Err(_) => FleetEvent::PublishFailed,
                 })
             }),
             FleetAction::ReviewLog { may_trim } => self
@@ -386,7 +406,7 @@ impl Driver {
                     Some(FleetEvent::Appended { ticket, revision, living })
                 }
                 Ok(AppendResult::Refused) => failed(false, "the fleet has another identity now".to_owned()),
-                Err(error) => failed(!error.is_unsent, error.to_string()),
+                Err(error) => failed(!error.is_certain(), error.to_string()),
             }
         });
     }

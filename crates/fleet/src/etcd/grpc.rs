@@ -50,6 +50,12 @@ impl CallError {
         CallError { status: None, is_unsent: false, what: what.to_string() }
     }
 
+    /// Whether the request has certainly not been acted upon: it was not sent, or it was refused because of its form (3),
+    /// the rights of this client (7, 16), the room that is left (8) or the state of what it is about (9).
+    pub fn is_certain(&self) -> bool {
+        self.is_unsent || matches!(self.status, Some(3 | 7 | 8 | 9 | 16))
+    }
+
     /// An error before anything was sent.
     pub fn unsent(what: impl fmt::Display) -> CallError {
         CallError { is_unsent: true, ..CallError::broken(what) }

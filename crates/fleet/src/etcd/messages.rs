@@ -7,16 +7,12 @@
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
-/// Sort by the revision of the last change.
-pub const SORT_BY_MOD: i32 = 3;
-pub const ASCENDING: i32 = 1;
-pub const DESCENDING: i32 = 2;
 /// The result of a comparison that it wants.
 pub const EQUAL: i32 = 0;
-pub const GREATER: i32 = 1;
 /// What a comparison is about.
 pub const CREATE_REVISION: i32 = 1;
 pub const MOD_REVISION: i32 = 2;
+pub const LEASE: i32 = 4;
 /// The type of an event: the key is gone.
 pub const EVENT_DELETE: i32 = 1;
 
@@ -58,14 +54,8 @@ pub struct RangeRequest {
     pub limit: i64,
     #[prost(int64, tag = "4")]
     pub revision: i64,
-    #[prost(int32, tag = "5")]
-    pub sort_order: i32,
-    #[prost(int32, tag = "6")]
-    pub sort_target: i32,
     #[prost(bool, tag = "8")]
     pub keys_only: bool,
-    #[prost(int64, tag = "10")]
-    pub min_mod_revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -140,7 +130,7 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub key: Bytes,
-    #[prost(oneof = "ComparedValue", tags = "5, 6")]
+    #[prost(oneof = "ComparedValue", tags = "5, 6, 8")]
     pub value: Option<ComparedValue>,
 }
 
@@ -150,6 +140,8 @@ pub enum ComparedValue {
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
+    #[prost(int64, tag = "8")]
+    Lease(i64),
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -2,7 +2,8 @@
 //!
 //! Owns: the changes in order, and signs of life while there are none. etcd reports its progress, on request, every quarter of a
 //! lease; only that it answers counts, and not the revision that it names, as some versions name one before they have sent
-//! its changes. Leaves to others: beginning again (`machine`).
+//! its changes. A watch is of no use at an etcd that was replaced: then the log is read again, which finds out. Leaves to
+//! others: beginning again (`machine`).
 
 use std::time::Duration;
 
@@ -71,6 +72,11 @@ impl FleetCalls {
                 let why =
                     if is_compacted { "etcd has compacted its history".to_owned() } else { response.cancel_reason };
                 return Ok(FleetEvent::WatchEnded { is_compacted, why });
+            }
+            // A watch from a revision that is yet to come would leave out what comes before it.
+            if response.created && !self.is_same_etcd(through).await? {
+                let why = "etcd is another one, or older: it was restored from a backup".to_owned();
+                return Ok(FleetEvent::WatchEnded { is_compacted: true, why });
             }
             let last = response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| unsigned(kv.mod_revision));
             through = through.max(last.max().unwrap_or(0));

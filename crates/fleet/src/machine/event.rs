@@ -148,7 +148,8 @@ pub enum FleetAction {
         /// What it has applied, if its store is of the same fleet; else it is 0.
         mark: AppliedMark,
     },
-    /// Put the key of the node again, as its rules have changed. Ends with nothing; the watch brings it.
+    /// Put the key of the node again, as it has other rules than the node. Ends with nothing: the watch brings it, or it is
+    /// wanted again.
     Rewrite {
         /// The lease of the key.
         lease: i64,

@@ -119,6 +119,26 @@ impl FleetMachine {
         if let Some(trouble) = &self.log.trouble {
             add(format!("fleet: {trouble}"), "see whether etcd is up and reachable from here");
         }
+        let others = self.nodes.values().filter(|known| known.node.name != self.own.name);
+        for known in others.filter(|known| known.behind_since.is_some_and(|since| now > since + BEHIND_MAX)) {
+            let (name, seconds) = (&known.node.name, BEHIND_MAX.as_secs());
+            add(
+                format!("fleet: node {name} has not confirmed a purge for more than {seconds} s"),
+                "see `nectary fleet status` at that node; purges wait for it until its lease ends",
+            );
+        }
+        if self.cannot_publish() {
+            add(
+                "fleet: the others cannot learn what this node has applied: writing to etcd fails".to_owned(),
+                "see whether etcd has room (`etcdctl alarm list`), and whether this node may write to it",
+            );
+        }
+        if let Some(trouble) = &self.requests.trouble {
+            add(
+                format!("fleet: the last purge at this node is not in the log: {trouble}"),
+                "see whether etcd has room (`etcdctl alarm list`), and whether this node may write to it",
+            );
+        }
         for node in self.view.nodes.iter().filter(|node| node.rules != self.view.rules && node.name != self.own.name) {
             add(
                 format!("fleet: the rules that make keys differ at node {}", node.name),

@@ -1,6 +1,6 @@
 //! The lease: granted, kept, lost, and what a join needs.
 //!
-//! Owns: invariants 3 and 5. Leaves to others: what is applied after a join (`log`).
+//! Owns: invariants 3 and 6. Leaves to others: what is applied after a join (`log`).
 
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(super) struct LeasePart {
     /// When the lease is to be kept.
     keep_at: Duration,
     retry: RetryPause,
+    /// Whether the store does not apply what it must.
+    pub is_stuck: bool,
     /// Whether the loss of the membership was said.
     was_member: bool,
     /// Why there is no membership.
@@ -54,6 +56,11 @@ impl RetryPause {
         let most = PAUSE_MAX.min(rules.lease / 4);
         self.pause = (self.pause * 2).max(PAUSE_MIN).min(most);
         self.at = now + self.pause;
+    }
+
+    /// Whether nothing has failed since the last success.
+    pub fn is_fresh(&self) -> bool {
+        self.pause.is_zero()
     }
 
     /// Notes a success.
@@ -106,6 +113,9 @@ impl FleetMachine {
         self.lease.is_joined = true;
         self.lease.trouble = None;
         self.lease.retry.succeeded();
+        if self.identity != identity {
+            self.forget_fleet();
+        }
         self.identity = identity;
         self.begin_reading(now);
     }
@@ -121,6 +131,7 @@ impl FleetMachine {
         self.lease.held = None;
         self.lease.is_joined = false;
         self.log.is_read = false;
+        self.log.is_publishing = false;
     }
 
     /// Whether the lease holds by this node's own count.
@@ -134,7 +145,8 @@ impl FleetMachine {
         if self.is_leaving {
             return;
         }
-        if self.has_other_rules() {
+        self.lease.is_stuck = self.is_stuck(now);
+        if self.has_other_rules() || !self.has_fitting_store() || self.lease.is_stuck {
             self.lease.served_from = None;
         } else if self.is_caught_up() {
             self.lease.served_from = self.lease.held.map(|held| held.asked).or(self.lease.served_from);

@@ -1,11 +1,11 @@
 //! The log of purges: read, watched, and applied in order.
 //!
-//! Owns: invariants 1 and 2, and which nodes live. Leaves to others: purges of this node (`requests`).
+//! Owns: invariants 1, 2 and 5, and which nodes live. Leaves to others: purges of this node (`requests`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nectary_host::fleet::{AppliedMark, FleetPurge, LoggedPurge};
+use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, LoggedPurge, RulesRecord};
 
 use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals};
 use super::lease::RetryPause;
@@ -49,13 +49,15 @@ pub(super) struct LogPart {
     pub is_read: bool,
     /// The revision that must be applied before this node serves.
     pub must_reach: u64,
-    /// Whether everything is to be purged before this node serves, as it applied purges under other rules.
-    pub must_purge_all: bool,
     /// No change up to this revision is missing.
     pub seen: u64,
     applying: Option<Batch>,
     batches: u64,
     is_reading: bool,
+    /// Whether the read under way was begun before the last join: what it brings says nothing about later purges.
+    is_read_outdated: bool,
+    /// Whether the last read failed.
+    has_read_failed: bool,
     is_watching: bool,
     /// When the watch last said something.
     heard: Duration,
@@ -66,9 +68,12 @@ pub(super) struct LogPart {
     /// The store must be told the identity although there is no purge.
     must_mark: Option<AppliedMark>,
     published: u64,
-    is_publishing: bool,
+    pub is_publishing: bool,
     publish_at: Duration,
+    publish_retry: RetryPause,
     review_at: Duration,
+    /// When the key of this node is put again, if it has other rules than the node.
+    pub rewrite_at: Duration,
     pub trouble: Option<String>,
 }
 
@@ -84,11 +89,12 @@ impl LogPart {
             totals: LogTotals::default(),
             is_read: false,
             must_reach: 0,
-            must_purge_all: false,
             seen: 0,
             applying: None,
             batches: 0,
             is_reading: false,
+            is_read_outdated: false,
+            has_read_failed: false,
             is_watching: false,
             heard: Duration::ZERO,
             moved: Duration::ZERO,
@@ -98,7 +104,9 @@ impl LogPart {
             published: 0,
             is_publishing: false,
             publish_at: Duration::ZERO,
+            publish_retry: RetryPause::default(),
             review_at: Duration::ZERO,
+            rewrite_at: Duration::ZERO,
             trouble: None,
         }
     }
@@ -118,29 +126,56 @@ impl FleetMachine {
     /// Reads the log, as this node has joined or a watch cannot go on.
     pub(super) fn begin_reading(&mut self, now: Duration) {
         self.log.is_read = false;
+        self.log.is_read_outdated = self.log.is_reading;
+        self.log.has_read_failed = false;
         self.log.is_watching = false;
         self.log.heard = now;
         self.log.read_retry.at = now;
         self.log.published = 0;
     }
 
+    /// Forgets what it knows of an earlier fleet: its revisions say nothing about another one.
+    pub(super) fn forget_fleet(&mut self) {
+        self.nodes.clear();
+        self.log.pending.clear();
+        self.log.recent.clear();
+        self.log.behind_since = None;
+        self.log.must_mark = None;
+        (self.log.seen, self.log.newest, self.log.floor) = (0, 0, 0);
+    }
+
     pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {
         self.log.is_reading = false;
         self.log.read_retry.succeeded();
-        if !self.lease.is_joined || self.is_leaving {
+        let is_outdated = std::mem::take(&mut self.log.is_read_outdated);
+        if is_outdated || !self.lease.is_joined || self.is_leaving {
             return;
         }
+        self.log.has_read_failed = false;
         let LogSnapshot { identity, floor, newest, purges, nodes, through } = snapshot;
-        self.identity = identity;
-        self.nodes =
-            nodes.into_iter().map(|(node, applied)| (node.name.clone(), KnownNode { node, applied })).collect();
+        if identity != self.identity {
+            self.note("fleet: its identity was changed in etcd: this node joins again");
+            return self.abandon_lease();
+        }
+        // A revision of the future is damage: a node that said it has not, and purges below such a floor are gone.
+        let known = |(node, applied): (FleetNode, u64)| {
+            let applied = if applied > through { 0 } else { applied };
+            (node.name.clone(), KnownNode::new(node, applied))
+        };
+        self.nodes = nodes.into_iter().map(known).collect();
         self.remake_view();
+        let floor = floor.min(through);
         self.log.floor = floor;
         self.log.newest = newest.max(floor);
         self.log.must_reach = self.log.newest;
         self.take_purges(now, purges);
+        if !self.has_applied(self.log.must_reach) {
+            // It knows what it must not serve.
+            self.lease.served_from = None;
+        }
         self.log.is_read = true;
         self.log.seen = through;
+        self.requests.must_settle = true;
         self.log.heard = now;
         self.watch();
     }
@@ -148,7 +183,7 @@ impl FleetMachine {
     /// Puts what was read into the queue, or a purge of everything if something may be missing.
     fn take_purges(&mut self, now: Duration, purges: Vec<LoggedPurge>) {
         let (mark, newest) = (self.log.mark, self.log.newest);
-        let here = AppliedMark { fleet: self.identity, revision: newest };
+        let here = AppliedMark { fleet: self.identity, revision: newest, rules: self.rules_record() };
         let missed = match mark {
             AppliedMark::NONE if self.log.floor == 0 => None,
             AppliedMark::NONE => Some("its store is new to this fleet, whose log is no longer whole"),
@@ -191,6 +226,10 @@ impl FleetMachine {
 
     pub(super) fn on_read_failed(&mut self, now: Duration, why: String) {
         self.log.is_reading = false;
+        if std::mem::take(&mut self.log.is_read_outdated) {
+            return;
+        }
+        self.log.has_read_failed = true;
         self.log.read_retry.failed(now, &self.rules);
         self.log.trouble = Some(format!("the log cannot be read: {why}"));
     }
@@ -207,20 +246,23 @@ impl FleetMachine {
         self.log.heard = now;
         self.log.trouble = None;
         self.log.read_retry.succeeded();
+        let is_purge = |change: &LogChange| matches!(change, LogChange::Purge(_) | LogChange::Floor(_));
+        // What has been seen counts as well: a node that is not there was not there at a purge's revision.
+        self.requests.must_settle |= through > self.log.seen || changes.iter().any(|change| !is_purge(change));
         for change in changes {
             match change {
                 LogChange::Purge(purge) => self.queue_purge(now, purge),
                 LogChange::Node(node) => {
                     let applied = self.nodes.get(&node.name).filter(|known| known.node.since == node.since);
                     let applied = applied.map_or(0, |known| known.applied);
-                    self.nodes.insert(node.name.clone(), KnownNode { node, applied });
+                    self.nodes.insert(node.name.clone(), KnownNode::new(node, applied));
                 }
                 LogChange::NodeGone(name) => {
                     self.nodes.remove(&name);
                 }
                 LogChange::Applied(name, revision) => {
                     if let Some(known) = self.nodes.get_mut(&name) {
-                        known.applied = revision;
+                        known.applied = if revision > through { 0 } else { revision };
                     }
                 }
                 LogChange::Floor(floor) => self.log.floor = floor,
@@ -260,15 +302,10 @@ impl FleetMachine {
     pub(super) fn on_batch_applied(&mut self, now: Duration, number: u64) {
         let Some(batch) = self.log.applying.take_if(|batch| batch.number == number) else { return };
         self.log.mark = batch.mark;
+        self.requests.must_settle = true;
         self.log.moved = now;
         self.log.apply_retry.succeeded();
         self.counts.applied += batch.purges.len() as u64;
-        let is_all = batch.purges.iter().any(|purge| purge.purge == FleetPurge::EVERYTHING);
-        if self.has_other_rules() && !batch.purges.is_empty() {
-            self.log.must_purge_all = true;
-        } else if is_all {
-            self.log.must_purge_all = false;
-        }
         if self.log.pending.is_empty() {
             self.log.behind_since = None;
         }
@@ -279,23 +316,38 @@ impl FleetMachine {
         if batch.purges.is_empty() {
             self.log.must_mark = Some(batch.mark);
         }
+        self.log.apply_retry.failed(now, &self.rules);
+        if batch.mark.fleet != self.identity {
+            // Everything will be purged instead.
+            return;
+        }
         let known = self.log.pending.front().map_or(u64::MAX, |first| first.revision);
-        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge == FleetPurge::EVERYTHING);
+        let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
         for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
             self.log.pending.push_front(purge);
         }
-        self.log.apply_retry.failed(now, &self.rules);
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
     }
 
-    pub(super) fn on_published(&mut self, revision: Option<u64>) {
+    pub(super) fn on_published(&mut self, now: Duration, revision: Option<u64>) {
         self.log.is_publishing = false;
         self.log.published = revision.unwrap_or(self.log.published);
+        match revision {
+            Some(_) => self.log.publish_retry.succeeded(),
+            None => self.log.publish_retry.failed(now, &self.rules),
+        }
+    }
+
+    /// Whether the others cannot be told what this node has applied.
+    pub(super) fn cannot_publish(&self) -> bool {
+        !self.log.publish_retry.is_fresh()
     }
 
     /// Whether this node does not learn of purges, or does not apply them, for as long as a lease.
     pub(super) fn stands_still(&self, now: Duration) -> bool {
-        let is_deaf = self.lease.is_joined && now > self.log.heard + self.rules.lease;
+        // A long read is no silence, as each of its requests has a time; one that was tried again is.
+        let is_reading = self.log.is_reading && !self.log.has_read_failed;
+        let is_deaf = self.lease.is_joined && !is_reading && now > self.log.heard + self.rules.lease;
         is_deaf || self.is_stuck(now)
     }
 
@@ -323,7 +375,12 @@ impl FleetMachine {
                 self.watch();
             }
         }
+        let newest = self.log.newest;
+        for known in self.nodes.values_mut() {
+            known.behind_since = if known.applied < newest { known.behind_since.or(Some(now)) } else { None };
+        }
         self.publish(now);
+        self.rewrite(now);
         if self.log.is_read && now >= self.log.review_at {
             self.log.review_at = now + REVIEW_INTERVAL;
             let oldest = self.view.nodes.iter().min_by_key(|node| (node.since, node.name.clone()));
@@ -336,12 +393,7 @@ impl FleetMachine {
         if self.log.applying.is_some() || now < self.log.apply_retry.at || self.identity == 0 {
             return;
         }
-        if self.log.must_purge_all && !self.has_other_rules() && self.log.is_read && self.log.pending.is_empty() {
-            let revision = self.log.mark.revision;
-            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
-            self.counts.everything_purged += 1;
-            self.note("fleet: this node purges everything, as it applied purges while its rules differed");
-        }
+        let rules = self.begin_rules();
         let mut bytes = 0;
         let count = self.log.pending.iter().take(BATCH_MAX).take_while(|purge| {
             bytes += purge_bytes(purge);
@@ -350,24 +402,58 @@ impl FleetMachine {
         let count = count.count();
         let purges: Vec<LoggedPurge> = self.log.pending.drain(..count).collect();
         let mark = match purges.last() {
-            Some(last) => AppliedMark { fleet: self.identity, revision: last.revision },
+            Some(last) => {
+                let rules = purges.iter().fold(rules, |rules, logged| rules.after(&logged.purge));
+                AppliedMark { fleet: self.identity, revision: last.revision, rules }
+            }
+            None if self.has_fleet() && rules != self.log.mark.rules => AppliedMark { rules, ..self.log.mark },
             None => match self.log.must_mark.take() {
                 Some(mark) if mark.fleet == self.identity && self.log.mark == AppliedMark::NONE => mark,
                 _ => return,
             },
         };
-        self.log.moved = now;
+        if self.log.apply_retry.is_fresh() {
+            self.log.moved = now;
+        }
         self.log.batches += 1;
         let batch = self.log.batches;
         self.log.applying = Some(Batch { number: batch, purges: purges.clone(), mark });
         self.actions.push_back(FleetAction::Apply { batch, purges, mark });
     }
 
-    fn publish(&mut self, now: Duration) {
+    /// The record of rules with which the next batch begins. When nothing else is left to do before this node serves, that
+    /// is its own rules' record, and everything is purged if their objects may have missed a purge.
+    fn begin_rules(&mut self) -> RulesRecord {
+        let former = self.rules_record();
+        let is_next = self.log.is_read && self.log.pending.is_empty() && self.has_fleet() && !self.has_other_rules();
+        if !is_next {
+            return former;
+        }
+        let rules = former.begin(self.own.rules);
+        if rules.must_purge_all() {
+            let revision = self.log.mark.revision;
+            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
+            self.counts.everything_purged += 1;
+            self.note("fleet: this node purges everything: purges by other rules may have missed what it has stored");
+        }
+        rules
+    }
+
+    /// Puts the key of this node again while it has other rules: the first attempt may be lost.
+    fn rewrite(&mut self, now: Duration) {
         let Some(held) = self.lease.held else { return };
+        let known = self.nodes.get(&self.own.name).filter(|known| known.node.run == self.own.run);
+        if self.log.is_read && now >= self.log.rewrite_at && known.is_some_and(|it| it.node.rules != self.own.rules) {
+            self.log.rewrite_at = now + self.rules.lease / 4;
+            self.actions.push_back(FleetAction::Rewrite { lease: held.lease, node: self.own.clone() });
+        }
+    }
+
+    fn publish(&mut self, now: Duration) {
+        let Some(held) = self.lease.held.filter(|_| self.is_member(now)) else { return };
         let revision = self.applied();
         let said = self.nodes.get(&self.own.name).map_or(0, |known| known.applied).max(self.log.published);
-        if revision > said && !self.log.is_publishing && now >= self.log.publish_at {
+        if revision > said && !self.log.is_publishing && now >= self.log.publish_at.max(self.log.publish_retry.at) {
             self.log.is_publishing = true;
             self.log.publish_at = now + PUBLISH_INTERVAL;
             self.actions.push_back(FleetAction::Publish { lease: held.lease, revision });

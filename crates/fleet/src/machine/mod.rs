@@ -15,7 +15,10 @@
 //!    it is no member before etcd can.
 //! 4. **Applied.** A purge is applied when each node that was living at its revision has said so, is gone, or has joined
 //!    again after it.
-//! 5. **A node that does not apply is no member for long.** If its watch or its store stands still for a lease, it stops
+//! 5. **Keys have rules.** The gate is open only while the store's record of rules ([`RulesRecord`]), which is durable with
+//!    the mark, has the node's own rules and says that no object of these may have missed a purge; else everything is purged
+//!    first.
+//! 6. **A node that does not apply is no member for long.** If its watch or its store stands still for a lease, it stops
 //!    keeping its lease.
 
 mod event;
@@ -32,7 +35,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_host::fleet::{AppliedMark, FleetNode, FleetView, LoggedPurge, NodeName, RulesHash};
+use nectary_host::fleet::{AppliedMark, FleetNode, FleetView, LoggedPurge, NodeName, RulesHash, RulesRecord};
 
 pub use event::{FleetAction, FleetEvent, LogChange, LogSnapshot, LogTotals};
 pub use trim::{LogEntry, trim_through};
@@ -99,6 +102,14 @@ pub struct GateTimes {
 struct KnownNode {
     node: FleetNode,
     applied: u64,
+    /// Since when there are purges that it has not said it has applied.
+    behind_since: Option<Duration>,
+}
+
+impl KnownNode {
+    fn new(node: FleetNode, applied: u64) -> KnownNode {
+        KnownNode { node, applied, behind_since: None }
+    }
 }
 
 /// The state of one node of a fleet.
@@ -152,8 +163,8 @@ impl FleetMachine {
             FleetEvent::WatchEnded { is_compacted, why } => self.on_watch_ended(now, is_compacted, why),
             FleetEvent::BatchApplied { batch } => self.on_batch_applied(now, batch),
             FleetEvent::BatchFailed { batch, why } => self.on_batch_failed(now, batch, why),
-            FleetEvent::Published { revision } => self.on_published(Some(revision)),
-            FleetEvent::PublishFailed => self.on_published(None),
+            FleetEvent::Published { revision } => self.on_published(now, Some(revision)),
+            FleetEvent::PublishFailed => self.on_published(now, None),
             FleetEvent::LogReviewed(totals) => self.log.totals = totals,
             FleetEvent::PurgeRequested { ticket, purge, wish } => self.on_purge_requested(now, ticket, purge, wish),
             FleetEvent::Appended { ticket, revision, living } => self.on_appended(now, ticket, revision, living),
@@ -169,7 +180,7 @@ impl FleetMachine {
 
     /// Until when this node may serve, after the last event. The driver sets the gate before it does an action.
     pub fn gate(&self) -> GateTimes {
-        if self.is_leaving || self.has_other_rules() {
+        if self.is_leaving || self.has_other_rules() || !self.has_fitting_store() || self.lease.is_stuck {
             return GateTimes::default();
         }
         let served_from = self.lease.served_from;
@@ -203,12 +214,28 @@ impl FleetMachine {
 
     /// Whether this node has joined and applied all that it missed.
     pub fn is_caught_up(&self) -> bool {
-        self.lease.is_joined && self.log.is_read && !self.log.must_purge_all && self.has_applied(self.log.must_reach)
+        self.lease.is_joined && self.log.is_read && self.has_fitting_store() && self.has_applied(self.log.must_reach)
     }
 
     /// Whether the store has applied a revision of this fleet.
     fn has_applied(&self, revision: u64) -> bool {
         self.has_fleet() && self.log.mark.revision >= revision
+    }
+
+    /// The rules of this node, by which the gate counts.
+    pub fn rules(&self) -> RulesHash {
+        self.own.rules
+    }
+
+    /// Whether objects of the store may be served, and stored, by the rules of this node.
+    fn has_fitting_store(&self) -> bool {
+        self.log.mark.rules.fits(self.own.rules)
+    }
+
+    /// The store's record of rules. What it had before its first mark counts as stored by the rules of this node.
+    fn rules_record(&self) -> RulesRecord {
+        let record = self.log.mark.rules;
+        if record.current == 0 { record.begin(self.own.rules) } else { record }
     }
 
     /// Whether the rules of this node are not those of most nodes.
@@ -218,7 +245,9 @@ impl FleetMachine {
 
     /// Makes the view again after a change of the nodes.
     fn remake_view(&mut self) {
-        let nodes: Vec<FleetNode> = self.nodes.values().map(|known| known.node.clone()).collect();
+        let mut nodes: Vec<FleetNode> = self.nodes.values().map(|known| known.node.clone()).collect();
+        // What etcd has may be older.
+        nodes.iter_mut().filter(|node| node.name == self.own.name).for_each(|node| node.rules = self.own.rules);
         if self.view.nodes != nodes {
             self.view = Arc::new(FleetView::new(self.view.number + 1, nodes));
         }
@@ -229,13 +258,8 @@ impl FleetMachine {
             return;
         }
         self.own.rules = rules;
-        if let Some(known) = self.nodes.get_mut(&self.own.name) {
-            known.node.rules = rules;
-        }
         self.remake_view();
-        if let (Some(held), true) = (self.lease.held, self.lease.is_joined) {
-            self.actions.push_back(FleetAction::Rewrite { lease: held.lease, node: self.own.clone() });
-        }
+        self.log.rewrite_at = Duration::ZERO;
     }
 
     fn on_leave(&mut self) {

@@ -23,6 +23,8 @@ struct WaitingPurge {
     purge: FleetPurge,
     wish: PurgeWish,
     deadline: Duration,
+    /// The last revision that was known when it was sent.
+    sent_after: u64,
     /// Its revision and the nodes that were living; `None` until it is in the log.
     logged: Option<(u64, Vec<NodeName>)>,
 }
@@ -42,6 +44,10 @@ pub(super) struct RequestPart {
     queue: VecDeque<QueuedPurge>,
     queue_at: Duration,
     bucket: PurgeBucket,
+    /// Whether something has changed for which purges may wait.
+    pub must_settle: bool,
+    /// Why the last purge was not appended.
+    pub trouble: Option<String>,
 }
 
 /// How many purges may come now: as many as in a period at once, and then as they are due.
@@ -72,6 +78,8 @@ impl RequestPart {
             queue: VecDeque::new(),
             queue_at: Duration::ZERO,
             bucket: PurgeBucket { count, period, full_at: Duration::ZERO },
+            must_settle: false,
+            trouble: None,
         }
     }
 
@@ -92,7 +100,9 @@ impl FleetMachine {
         }
         self.actions.push_back(FleetAction::Append { ticket, purge: purge.clone() });
         let deadline = now + self.rules.purge_time;
-        self.requests.waiting.insert(ticket, WaitingPurge { purge, wish, deadline, logged: None });
+        self.requests
+            .waiting
+            .insert(ticket, WaitingPurge { purge, wish, deadline, sent_after: self.log.seen, logged: None });
     }
 
     /// Whether a purge may come in. *Errors*: why not.
@@ -128,14 +138,31 @@ impl FleetMachine {
         self.answer(ticket, Ok(PurgeOutcome { revision: 0, nodes, missing, is_applied: false, is_queued: true }));
     }
 
-    pub(super) fn on_appended(&mut self, now: Duration, ticket: u64, revision: u64, living: Vec<NodeName>) {
+    pub(super) fn on_appended(&mut self, now: Duration, ticket: u64, revision: u64, mut living: Vec<NodeName>) {
+        self.requests.trouble = None;
         self.requests.queue.retain(|queued| queued.ticket != ticket);
+        if !living.contains(&self.own.name) {
+            // It waits for this node nevertheless, which has to join again before it serves.
+            living.push(self.own.name.clone());
+            if self.lease.is_joined {
+                self.lease.trouble = Some("the key of this node is not in etcd".to_owned());
+                self.abandon_lease();
+            }
+        }
         let Some(waiting) = self.requests.waiting.get_mut(&ticket) else { return };
+        if revision <= waiting.sent_after {
+            self.requests.waiting.remove(&ticket);
+            self.lease.trouble = Some("etcd is older than it was: it was restored from a backup".to_owned());
+            self.abandon_lease();
+            let error = FleetError::Unknown("etcd gives revisions a second time".to_owned());
+            return self.answer(ticket, Err(error));
+        }
         waiting.logged = Some((revision, living));
         self.settle(now, ticket);
     }
 
     pub(super) fn on_append_failed(&mut self, ticket: u64, is_unknown: bool, why: String) {
+        self.requests.trouble = Some(why.clone());
         if let Some(queued) = self.requests.queue.iter_mut().find(|queued| queued.ticket == ticket) {
             queued.is_sent = false;
             return;
@@ -211,7 +238,10 @@ impl FleetMachine {
 
     /// Looks after the purges that wait.
     pub(super) fn turn_requests(&mut self, now: Duration) {
-        let tickets: Vec<u64> = self.requests.waiting.keys().copied().collect();
+        let must_settle = std::mem::take(&mut self.requests.must_settle);
+        // All have the same time to wait, so those whose time is over come first.
+        let due = self.requests.waiting.iter().take_while(|(_, waiting)| must_settle || now >= waiting.deadline);
+        let tickets: Vec<u64> = due.map(|(ticket, _)| *ticket).collect();
         tickets.into_iter().for_each(|ticket| self.settle(now, ticket));
         if self.is_leaving || !self.is_member(now) || now < self.requests.queue_at {
             return;

@@ -29,7 +29,17 @@ fn node(text: &str, since: u64) -> FleetNode {
 
 fn purge(revision: u64) -> LoggedPurge {
     let scope = PurgeScope::Keys(vec![format!("http://a/{revision}").into_bytes()]);
-    LoggedPurge { revision, purge: FleetPurge { scope, soft_since_s: None } }
+    LoggedPurge { revision, purge: FleetPurge { scope, soft_since_s: None, rules: RulesHash(1) } }
+}
+
+/// A purge whose keys were made by the rules 2.
+fn foreign(revision: u64) -> LoggedPurge {
+    LoggedPurge { revision, purge: FleetPurge { rules: RulesHash(2), ..purge(revision).purge } }
+}
+
+/// A mark of a store whose objects have keys by the rules 1.
+fn mark(fleet: u128, revision: u64) -> AppliedMark {
+    AppliedMark { fleet, revision, rules: RulesRecord::NONE.begin(RulesHash(1)) }
 }
 
 fn everything(revision: u64) -> LoggedPurge {
@@ -78,7 +88,7 @@ impl Bench {
     fn member(rules: FleetRules, others: &[&str]) -> Bench {
         let nodes = std::iter::once(&"a").chain(others).map(|name| (node(name, 3), 10)).collect();
         let snapshot = LogSnapshot { identity: FLEET, floor: 0, newest: 10, purges: Vec::new(), nodes, through: 12 };
-        let mut bench = Bench::joined(rules, AppliedMark { fleet: FLEET, revision: 10 }, snapshot);
+        let mut bench = Bench::joined(rules, mark(FLEET, 10), snapshot);
         assert_eq!(bench.machine.state(at(1000)), FleetState::Member);
         bench.take();
         bench
@@ -108,6 +118,12 @@ impl Bench {
     }
 }
 
+impl LogSnapshot {
+    fn with_newest(self, newest: u64) -> LogSnapshot {
+        LogSnapshot { newest, ..self }
+    }
+}
+
 fn snapshot(floor: u64, purges: Vec<LoggedPurge>) -> LogSnapshot {
     let newest = purges.last().map_or(floor, |last| last.revision);
     LogSnapshot { identity: FLEET, floor, newest, purges, nodes: vec![(node("a", 50), 0)], through: 60 }
@@ -115,7 +131,7 @@ fn snapshot(floor: u64, purges: Vec<LoggedPurge>) -> LogSnapshot {
 
 #[test]
 fn missed_purges_are_applied_before_serving() {
-    let mark = AppliedMark { fleet: FLEET, revision: 20 };
+    let mark = mark(FLEET, 20);
     let mut bench = Bench::joined(FleetRules::default(), mark, snapshot(0, vec![purge(30), purge(31)]));
     assert_eq!(bench.standing(), (0, 0), "it has missed two");
     assert_eq!(bench.machine.state(at(1000)), FleetState::CatchingUp);
@@ -138,7 +154,6 @@ fn missed_purges_are_applied_before_serving() {
 #[test]
 fn gaps_in_the_log_purge_everything() {
     let of = |mark, snapshot| Bench::joined(FleetRules::default(), mark, snapshot).applies().map(|it| (it.1, it.2));
-    let mark = |fleet, revision| AppliedMark { fleet, revision };
     let log = || vec![purge(30), purge(31)];
     assert_eq!(of(mark(FLEET, 20), snapshot(21, log())), Some((vec![everything(31)], 31)), "below the floor");
     assert_eq!(of(mark(FLEET, 21), snapshot(21, log())), Some((log(), 31)), "at the floor");
@@ -203,7 +218,7 @@ fn late_purges_name_missing_nodes() {
     let purge = purge(0).purge;
     bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge.clone(), wish: PurgeWish::Applied });
     bench.event(FleetEvent::PurgeRequested { ticket: 2, purge, wish: PurgeWish::Applied });
-    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: vec![name("b"), name("x")] });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: ["a", "b", "x"].map(name).to_vec() });
     bench.take();
     assert_eq!(bench.tick_at(5999).answer(), None);
     let answers: Vec<_> = bench.tick_at(6000).take().into_iter().collect();
@@ -213,8 +228,8 @@ fn late_purges_name_missing_nodes() {
             _ => None,
         })
     };
-    // What this node has seen ends at 12, so it does not know whether x is gone.
-    assert_eq!(of(1).expect("late").expect("in the log").missing, ["b", "x"].map(name));
+    // What this node has seen ends at 12, so it does not know whether x is gone, and has not applied it itself.
+    assert_eq!(of(1).expect("late").expect("in the log").missing, ["a", "b", "x"].map(name));
     assert!(matches!(of(2), Some(Err(FleetError::Unknown(_)))), "it may be in the log");
 }
 
@@ -302,6 +317,113 @@ fn deaf_and_stuck_nodes_leave() {
     assert!(!stuck.tick_at(21_000).take().contains(&FleetAction::GrantLease), "not before its store goes on");
 }
 
+/// A store that refuses at once stands still, too.
+#[test]
+fn nodes_whose_store_refuses_leave() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(purge(15))], 17);
+    let mut left_at = None;
+    for ms in (1000..30_000).step_by(100) {
+        bench.now_ms = ms;
+        bench.changed(Vec::new(), 17);
+        let actions = bench.take();
+        for action in &actions {
+            match action {
+                FleetAction::Apply { batch, .. } => {
+                    bench.event(FleetEvent::BatchFailed { batch: *batch, why: "read-only".to_owned() });
+                }
+                FleetAction::KeepLease { lease } => {
+                    bench.event(FleetEvent::LeaseKept { lease: *lease, asked: at(ms) });
+                }
+                FleetAction::RevokeLease { .. } => left_at = left_at.or(Some(ms)),
+                _ => {}
+            }
+        }
+        assert!(ms <= 11_000 || bench.standing() == (0, 0), "at {ms} ms it serves what it cannot purge");
+    }
+    assert!(left_at.is_some_and(|ms| ms <= 21_100), "{left_at:?}");
+}
+
+/// It says nothing about purges that were applied by the others while this node was no member.
+#[test]
+fn reads_from_before_a_join_are_outdated() {
+    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    let join = |bench: &mut Bench, lease, ms| {
+        bench.tick_at(ms).event(FleetEvent::LeaseGranted { lease, asked: at(ms) });
+        bench.event(FleetEvent::Joined { lease, identity: FLEET });
+    };
+    join(&mut bench, LEASE, 1000);
+    assert!(bench.take().contains(&FleetAction::Read { above: mark(FLEET, 20) }));
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    join(&mut bench, LEASE + 1, 20_000);
+    bench.take();
+    bench.event(FleetEvent::LogRead(snapshot(0, Vec::new()).with_newest(20)));
+    assert_eq!(bench.standing(), (0, 0), "the log may have more meanwhile");
+    assert_eq!(bench.take(), [FleetAction::Read { above: mark(FLEET, 20) }]);
+    bench.event(FleetEvent::LogRead(snapshot(0, vec![purge(70)])));
+    assert_eq!(bench.applies().map(|it| it.1), Some(vec![purge(70)]));
+}
+
+#[test]
+fn long_reads_do_not_end_the_lease() {
+    let mut bench = Bench::new(FleetRules::default(), mark(FLEET, 20));
+    bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET }).take();
+    for ms in (3500..60_000).step_by(2500) {
+        assert_eq!(bench.tick_at(ms).take(), [FleetAction::KeepLease { lease: LEASE }], "at {ms} ms");
+        bench.event(FleetEvent::LeaseKept { lease: LEASE, asked: at(ms) });
+    }
+    bench.event(FleetEvent::ReadFailed { why: "no answer".to_owned() });
+    assert!(!bench.tick_at(61_000).take().contains(&FleetAction::KeepLease { lease: LEASE }), "it is no better twice");
+}
+
+/// Its key was removed, or etcd has ended its lease: what it confirms would not count.
+#[test]
+fn purges_without_own_key_shut_the_gate() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 20, living: Vec::new() });
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    assert!(bench.take().contains(&FleetAction::RevokeLease { lease: LEASE }));
+    assert_eq!(bench.answer(), None, "this node has not applied it");
+}
+
+#[test]
+fn revisions_given_twice_apply_nothing() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 9, living: vec![name("a")] });
+    assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+    assert!(matches!(bench.answer(), Some(Err(FleetError::Unknown(_)))));
+}
+
+#[test]
+fn failed_publications_pause_and_are_shown() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    let (batch, ..) = bench.applies().expect("a batch");
+    bench.event(FleetEvent::BatchApplied { batch }).take();
+    bench.event(FleetEvent::PublishFailed);
+    let is_publish = |action: &FleetAction| matches!(action, FleetAction::Publish { .. });
+    assert!(!bench.tick_at(1100).take().iter().any(is_publish));
+    assert!(bench.machine.figures(at(1100)).problems.iter().any(|it| it.what.contains("cannot learn")));
+    assert!(bench.tick_at(1300).take().iter().any(is_publish));
+    bench.event(FleetEvent::Published { revision: 15 });
+    assert_eq!(bench.machine.figures(at(1300)).problems, []);
+}
+
+#[test]
+fn nodes_that_do_not_confirm_are_shown() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let is_shown =
+        |bench: &Bench, ms| bench.machine.figures(at(ms)).problems.iter().any(|it| it.what.contains("node b"));
+    bench.changed(vec![LogChange::Purge(purge(15))], 15);
+    assert!(!is_shown(&bench, 6000) && is_shown(&bench, 6001));
+    bench.now_ms = 7000;
+    bench.changed(vec![LogChange::Applied(name("b"), 15)], 16);
+    assert!(!is_shown(&bench, 20_000));
+}
+
 #[test]
 fn other_rules_shut_the_gate() {
     let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
@@ -313,13 +435,97 @@ fn other_rules_shut_the_gate() {
     bench.changed(vec![LogChange::Purge(purge(15))], 15);
     let (batch, ..) = bench.applies().expect("it applies purges nevertheless");
     bench.event(FleetEvent::BatchApplied { batch });
-    let other = |name| LogChange::Node(FleetNode { rules: RulesHash(2), ..node(name, 3) });
-    bench.changed(vec![other("b")], 16);
-    assert_eq!(bench.standing(), (0, 0), "it purges everything first");
-    let (batch, purges, mark) = bench.applies().expect("a batch");
-    assert_eq!((purges, mark), (vec![everything(15)], 15));
+    assert_eq!(bench.applies(), None, "its objects have the rules 1 still");
+    bench.changed(vec![other_rules("b")], 16);
+    assert_eq!(bench.standing(), (0, 0), "the store must know the rules first");
+    let (batch, purges, revision) = bench.applies().expect("a batch");
+    assert_eq!((purges, revision), (Vec::new(), 15), "nothing has missed a purge");
     bench.event(FleetEvent::BatchApplied { batch });
     assert_eq!(bench.standing(), (10_000, 61_000));
+}
+
+fn other_rules(name: &str) -> LogChange {
+    LogChange::Node(FleetNode { rules: RulesHash(2), ..node(name, 3) })
+}
+
+/// Another node may not know yet that its rules are no longer those of most nodes.
+#[test]
+fn purges_by_other_rules_purge_everything() {
+    let mut bench = Bench::member(FleetRules::default(), &["b", "c"]);
+    bench.event(FleetEvent::Published { revision: 10 }).tick_at(1050);
+    bench.changed(vec![LogChange::Purge(foreign(15)), LogChange::Purge(purge(16))], 16);
+    let (batch, purges, revision) = bench.applies().expect("a batch");
+    assert_eq!((purges.len(), revision), (2, 16));
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!(bench.standing(), (0, 0), "it says that it has applied them, and serves nothing that they missed");
+    let actions = bench.take();
+    assert!(actions.contains(&FleetAction::Publish { lease: LEASE, revision: 16 }));
+    bench.actions = actions;
+    let (batch, purges, revision) = bench.applies().expect("a batch");
+    assert_eq!((purges, revision), (vec![everything(16)], 16));
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!((bench.standing(), bench.machine.mark()), ((10_000, 61_000), mark(FLEET, 16)));
+    bench.changed(
+        vec![LogChange::Purge(LoggedPurge {
+            revision: 17,
+            purge: FleetPurge { rules: RulesHash(2), ..FleetPurge::EVERYTHING },
+        })],
+        17,
+    );
+    let (batch, ..) = bench.applies().expect("a batch");
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!((bench.standing(), bench.applies()), ((10_000, 61_000), None), "it misses nothing");
+}
+
+#[test]
+fn missed_purges_are_remembered_across_restart() {
+    let mut bench = Bench::member(FleetRules::default(), &[]);
+    bench.changed(vec![LogChange::Purge(foreign(15))], 15);
+    let (batch, ..) = bench.applies().expect("a batch");
+    bench.event(FleetEvent::BatchApplied { batch });
+    let durable = bench.machine.mark();
+    let mut bench = Bench::joined(FleetRules::default(), durable, snapshot(0, Vec::new()).with_newest(15));
+    assert_eq!(bench.standing(), (0, 0));
+    let (batch, purges, revision) = bench.applies().expect("a batch");
+    assert_eq!((purges, revision), (vec![everything(15)], 15));
+    bench.event(FleetEvent::BatchApplied { batch });
+    assert_eq!(bench.standing(), (10_000, 61_000));
+}
+
+/// What the rules 1 have stored has missed what was purged by the rules 2, also if the process began between.
+#[test]
+fn returning_to_earlier_rules_purges_everything() {
+    let mut store = mark(FLEET, 20);
+    for (rules, purged) in [(1, false), (2, false), (1, true), (3, false)] {
+        let mut log = snapshot(0, Vec::new()).with_newest(20);
+        log.nodes[0].0.rules = RulesHash(rules);
+        let mut bench = Bench::new(FleetRules::default(), store);
+        bench.machine.on_event(at(1000), FleetEvent::RulesChanged(RulesHash(rules)));
+        bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
+        bench.event(FleetEvent::Joined { lease: LEASE, identity: FLEET }).event(FleetEvent::LogRead(log));
+        assert_eq!(bench.standing() == (0, 0), rules != 1 || purged, "{rules}");
+        if let Some((batch, purges, _)) = bench.applies() {
+            assert_eq!(purges, if purged { vec![everything(20)] } else { Vec::new() }, "{rules}");
+            bench.event(FleetEvent::BatchApplied { batch });
+        }
+        assert_eq!(bench.standing(), (10_000, 61_000), "{rules}");
+        store = bench.machine.mark();
+    }
+}
+
+#[test]
+fn lost_rewrites_are_sent_again() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let is_rewrite =
+        |action: &FleetAction| matches!(action, FleetAction::Rewrite { node, .. } if node.rules == RulesHash(2));
+    bench.event(FleetEvent::RulesChanged(RulesHash(2)));
+    assert!(bench.take().iter().any(is_rewrite));
+    assert!(!bench.tick_at(2000).take().iter().any(is_rewrite), "it is under way");
+    bench.changed(vec![LogChange::Node(node("a", 3))], 13);
+    assert_eq!(bench.machine.view().node(&name("a")).map(|node| node.rules), Some(RulesHash(2)), "its own word counts");
+    assert!(bench.tick_at(3500).take().iter().any(is_rewrite), "nothing came of it");
+    bench.changed(vec![other_rules("a")], 14);
+    assert!(!bench.tick_at(9000).take().iter().any(is_rewrite));
 }
 
 #[test]
@@ -353,7 +559,7 @@ fn purges_beyond_the_rate_are_refused() {
     }
     assert!(matches!(bench.answer(), Some(Err(FleetError::TooMany(_)))));
     let scope = PurgeScope::Tags(vec![vec![b'a'; 8193]]);
-    let large = FleetPurge { scope, soft_since_s: None };
+    let large = FleetPurge { scope, ..FleetPurge::EVERYTHING };
     bench.event(FleetEvent::PurgeRequested { ticket: 9, purge: large, wish: PurgeWish::Applied });
     assert!(matches!(bench.answer(), Some(Err(FleetError::TooLarge(_)))));
 }
@@ -377,4 +583,18 @@ fn removed_node_keys_make_it_join_again() {
     bench.changed(vec![LogChange::NodeGone(name("a"))], 20);
     assert_eq!(bench.take(), [FleetAction::RevokeLease { lease: LEASE }, FleetAction::GrantLease]);
     assert_eq!(bench.machine.gate().member_until, Duration::ZERO);
+}
+
+/// They would be applied with a mark of the other fleet, whose revisions mean something else.
+#[test]
+fn purges_of_earlier_fleets_are_forgotten() {
+    let mut bench = Bench::member(FleetRules::default(), &["b"]);
+    let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(15))], 15).applies().expect("a batch");
+    bench.changed(vec![LogChange::Purge(purge(16)), LogChange::Identity(Some(FLEET + 1))], 17);
+    bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
+    bench.event(FleetEvent::BatchFailed { batch, why: "full".to_owned() });
+    assert_eq!(bench.tick_at(9000).applies(), None);
+    bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) }));
+    assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![everything(12)], 12)));
 }

@@ -1,12 +1,13 @@
 //! Whether a node may serve from its store.
 //!
-//! Owns: [`FleetGate`], which each request reads: two times and a revision, without a lock. The times are absolute, so a
+//! Owns: [`FleetGate`], which each request reads: the rules, two times and a revision, without a lock. The times are absolute, so a
 //! process that was stopped and goes on finds them over, without anybody having told it. Leaves to others: when they are
 //! set (`nectary-fleet`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::node::RulesHash;
 use crate::clock::since_boot;
 
 /// What a node may do with what its store has.
@@ -26,7 +27,9 @@ pub struct FleetGate {
     member_until_ms: AtomicU64,
     serve_until_ms: AtomicU64,
     applied: AtomicU64,
+    begun: AtomicU64,
     fleet: AtomicU64,
+    rules: AtomicU64,
 }
 
 impl FleetGate {
@@ -38,6 +41,19 @@ impl FleetGate {
     /// What may be done now. *Cost*: a clock and at most two loads.
     pub fn standing(&self) -> Standing {
         self.standing_at(since_boot())
+    }
+
+    /// What may be done now by these rules. A request whose table of sites is not the one that the fleet knows may use
+    /// nothing: purges might miss what it stores, and what it finds. *Cost*: that of [`standing`](FleetGate::standing),
+    /// and two loads.
+    pub fn standing_by(&self, rules: RulesHash) -> Standing {
+        // The times may be those of the next rules, so they count only if the rules are the same after them.
+        let is_known = || matches!(self.rules(), known if known == 0 || known == rules.half());
+        if !is_known() {
+            return Standing::ValidateOnly;
+        }
+        let standing = self.standing();
+        if is_known() { standing } else { Standing::ValidateOnly }
     }
 
     /// What may be done at a time of [`since_boot`].
@@ -57,10 +73,31 @@ impl FleetGate {
         self.applied.load(Ordering::Acquire)
     }
 
+    /// The last revision that this node has begun to apply: the store may have it already. Read it after a fill began: what
+    /// another node answers, which has applied less, is not to be stored.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Sets the last revision that is being applied. Call it before the store is told.
+    pub fn set_begun(&self, revision: u64) {
+        self.begun.store(revision, Ordering::Release);
+    }
+
     /// Sets until when this node is a member, and until when it may serve, as times of [`since_boot`]. Zero shuts it.
     pub fn set_times(&self, member_until: Duration, serve_until: Duration) {
         self.member_until_ms.store(milliseconds(member_until), Ordering::Release);
         self.serve_until_ms.store(milliseconds(serve_until.max(member_until)), Ordering::Release);
+    }
+
+    /// The rules by which the times count, as [`RulesHash::half`]; 0 if they count for all.
+    pub fn rules(&self) -> u64 {
+        self.rules.load(Ordering::Acquire)
+    }
+
+    /// Sets the rules by which the times count; until this is called, they count for all. Shut the gate before.
+    pub fn set_rules(&self, rules: RulesHash) {
+        self.rules.store(rules.half(), Ordering::Release);
     }
 
     /// The fleet that the revision belongs to: the lower half of its identity, or 0. A request of a node of another
@@ -101,6 +138,10 @@ mod tests {
         gate.set_times(Duration::ZERO, Duration::ZERO);
         assert_eq!(gate.standing(), Standing::ValidateOnly);
         gate.set_times(Duration::MAX, Duration::MAX);
+        assert_eq!(gate.standing_by(RulesHash(1)), Standing::Member);
+        gate.set_rules(RulesHash(2));
+        let by = [1, 2].map(|rules| gate.standing_by(RulesHash(rules)));
+        assert_eq!(by, [Standing::ValidateOnly, Standing::Member]);
         gate.set_applied(7);
         gate.set_fleet(1 << 64 | 5);
         assert_eq!((gate.standing(), gate.applied(), gate.fleet()), (Standing::Member, 7, 5));

@@ -12,6 +12,7 @@ mod membership;
 mod node;
 pub mod peer_headers;
 mod purge;
+mod rules_record;
 
 pub use figures::{FleetFigures, FleetState, NodeFigures};
 pub use gate::{FleetGate, Standing};
@@ -21,3 +22,4 @@ pub use purge::{
     AppliedMark, FleetError, FleetPurge, LoggedPurge, PURGE_BYTES_MAX, PURGE_TEXT_MAX, PURGE_TEXTS_MAX, PurgeOutcome,
     PurgeScope, PurgeWish,
 };
+pub use rules_record::RulesRecord;

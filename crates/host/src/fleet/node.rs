@@ -41,6 +41,11 @@ impl fmt::Display for NodeName {
 pub struct RulesHash(pub u128);
 
 impl RulesHash {
+    /// Its lower half, and never 0, where that says that there are no rules.
+    pub fn half(self) -> u64 {
+        (self.0 as u64).max(1)
+    }
+
     /// Reads 32 hexadecimal digits.
     pub fn parse(text: &str) -> Option<RulesHash> {
         let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -59,7 +64,7 @@ impl fmt::Display for RulesHash {
 pub struct FleetNode {
     /// Its name.
     pub name: NodeName,
-    /// Where other nodes reach it: host and port.
+    /// Where other nodes reach it: host and port. Empty if it shares no keys.
     pub address: String,
     /// Its zone; empty for none.
     pub zone: String,
@@ -100,7 +105,7 @@ impl FleetView {
 
     /// The nodes that own keys, each with its index in [`nodes`](FleetView::nodes).
     pub fn sharing(&self) -> impl Iterator<Item = (usize, &FleetNode)> {
-        self.nodes.iter().enumerate().filter(|(_, node)| node.rules == self.rules)
+        self.nodes.iter().enumerate().filter(|(_, node)| node.rules == self.rules && !node.address.is_empty())
     }
 }
 
@@ -151,7 +156,8 @@ mod tests {
 
     #[test]
     fn views_find_nodes_by_name() {
-        let view = FleetView::new(1, vec![node("b", 1, 1), node("a", 2, 2), node("c", 1, 3)]);
+        let alone = FleetNode { address: String::new(), ..node("d", 1, 4) };
+        let view = FleetView::new(1, vec![node("b", 1, 1), node("a", 2, 2), alone, node("c", 1, 3)]);
         let name = NodeName::new("b").expect("a name");
         assert_eq!(view.node(&name).map(|node| node.since), Some(1));
         let sharing: Vec<_> = view.sharing().map(|(index, node)| (index, node.name.as_str())).collect();

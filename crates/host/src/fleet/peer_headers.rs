@@ -6,8 +6,6 @@
 pub const HOP: &str = "nectary-fleet-hop";
 /// The name of the node that asks.
 pub const FROM: &str = "nectary-fleet-from";
-/// The number of the view by which it chose the node.
-pub const VIEW: &str = "nectary-fleet-view";
 /// What the sender had applied before it looked for the object.
 pub const REVISION: &str = "nectary-fleet-revision";
 /// The fleet of that revision: the lower half of its identity, 16 hexadecimal digits.
@@ -16,7 +14,10 @@ pub const FLEET: &str = "nectary-fleet-identity";
 pub const CLIENT: &str = "nectary-fleet-client";
 /// Whether the client used TLS: `0` or `1`.
 pub const SECURE: &str = "nectary-fleet-secure";
-/// What a response is: [`STATE_OK`], [`STATE_BEHIND`] or [`STATE_AWAY`].
+/// `1` in a request for an object that the asking node has invalidated: the answering one validates what it has.
+pub const FRESH: &str = "nectary-fleet-fresh";
+/// What a response is: [`STATE_OK`], [`STATE_BEHIND`] or [`STATE_AWAY`]. A response has also the revision that its node had
+/// applied before it looked for the object, and its fleet.
 pub const STATE: &str = "nectary-fleet-state";
 /// A response of the store or the origin.
 pub const STATE_OK: &str = "ok";
@@ -24,12 +25,13 @@ pub const STATE_OK: &str = "ok";
 pub const STATE_BEHIND: &str = "behind";
 /// The node may not serve from its store.
 pub const STATE_AWAY: &str = "away";
+/// Only in responses: [`TAGS_MORE`] if the object has tags that its headers do not name, so that only its owner can purge
+/// it by all of them.
+pub const TAGS: &str = "nectary-fleet-tags";
+/// The object has tags that its headers do not name.
+pub const TAGS_MORE: &str = "more";
 /// What all of these headers begin with.
 pub const PREFIX: &str = "nectary-fleet-";
-/// What the paths of messages between nodes begin with.
-pub const MESSAGE_PATH: &str = "/.well-known/nectary-fleet/";
-/// The longest body of a message. *Units*: bytes.
-pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -37,7 +39,7 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, VIEW, REVISION, FLEET, CLIENT, SECURE, STATE];
+        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, STATE, TAGS];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }

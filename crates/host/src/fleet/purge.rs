@@ -3,12 +3,15 @@
 //! Owns: what such a purge is, its bounds, its place in the order, what a caller may wait for, and why a purge was not
 //! accepted. Leaves to others: the order (`nectary-fleet`), and purging (the store of each node).
 
-use super::node::NodeName;
+use super::node::{NodeName, RulesHash};
+use super::rules_record::RulesRecord;
 
 /// The most keys, prefixes or tags of one purge.
 pub const PURGE_TEXTS_MAX: usize = 1024;
-/// The longest key or prefix of a purge; tags are shorter. *Units*: bytes.
+/// The longest key or prefix of a purge. *Units*: bytes.
 pub const PURGE_TEXT_MAX: usize = 8192;
+/// The longest tag of a purge. *Units*: bytes.
+const PURGE_TAG_MAX: usize = 1024;
 /// The longest purge, as the log has it. *Units*: bytes.
 pub const PURGE_BYTES_MAX: usize = 256 << 10;
 
@@ -43,16 +46,24 @@ pub struct FleetPurge {
     /// Of a soft purge: since when its objects are stale, in seconds since 1970, the same on all nodes. `None` for a hard
     /// one.
     pub soft_since_s: Option<u32>,
+    /// The rules by which its keys were made. A store whose objects have keys by other rules may miss some of them.
+    pub rules: RulesHash,
 }
 
 impl FleetPurge {
     /// A hard purge of everything.
-    pub const EVERYTHING: FleetPurge = FleetPurge { scope: PurgeScope::All, soft_since_s: None };
+    pub const EVERYTHING: FleetPurge = FleetPurge { scope: PurgeScope::All, soft_since_s: None, rules: RulesHash(0) };
+
+    /// Whether it is a hard purge of everything.
+    pub fn is_everything(&self) -> bool {
+        self.scope == PurgeScope::All && self.soft_since_s.is_none()
+    }
 
     /// Whether each text is within its bounds, and their number, too.
     pub fn is_bounded(&self) -> bool {
         let texts = self.scope.texts();
-        let is_text = |text: &Vec<u8>| (1..=PURGE_TEXT_MAX).contains(&text.len());
+        let longest = if matches!(self.scope, PurgeScope::Tags(_)) { PURGE_TAG_MAX } else { PURGE_TEXT_MAX };
+        let is_text = |text: &Vec<u8>| (1..=longest).contains(&text.len());
         self.scope == PurgeScope::All || ((1..=PURGE_TEXTS_MAX).contains(&texts.len()) && texts.iter().all(is_text))
     }
 }
@@ -73,11 +84,13 @@ pub struct AppliedMark {
     pub fleet: u128,
     /// The revision.
     pub revision: u64,
+    /// The rules of the store's objects when all these purges were applied.
+    pub rules: RulesRecord,
 }
 
 impl AppliedMark {
     /// The mark of a store that knows no fleet.
-    pub const NONE: AppliedMark = AppliedMark { fleet: 0, revision: 0 };
+    pub const NONE: AppliedMark = AppliedMark { fleet: 0, revision: 0, rules: RulesRecord::NONE };
 }
 
 /// What the caller of a purge waits for.
@@ -140,10 +153,11 @@ mod tests {
 
     #[test]
     fn purge_bounds_hold_at_the_limit() {
-        let of = |scope| FleetPurge { scope, soft_since_s: None }.is_bounded();
+        let of = |scope| FleetPurge { scope, ..FleetPurge::EVERYTHING }.is_bounded();
         let texts = |count: usize, bytes: usize| vec![vec![b'a'; bytes]; count];
         assert!(FleetPurge::EVERYTHING.is_bounded());
-        assert!(of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX, 1))) && of(PurgeScope::Tags(texts(1, PURGE_TEXT_MAX))));
+        assert!(of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX, 1))) && of(PurgeScope::Keys(texts(1, PURGE_TEXT_MAX))));
+        assert!(of(PurgeScope::Tags(texts(1, PURGE_TAG_MAX))) && !of(PurgeScope::Tags(texts(1, PURGE_TAG_MAX + 1))));
         assert!(!of(PurgeScope::Keys(texts(PURGE_TEXTS_MAX + 1, 1))));
         assert!(!of(PurgeScope::Prefixes(texts(1, PURGE_TEXT_MAX + 1))));
         assert!(!of(PurgeScope::Tags(Vec::new())) && !of(PurgeScope::Prefixes(texts(1, 0))));

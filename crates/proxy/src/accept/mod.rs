@@ -197,7 +197,7 @@ async fn give_places(worker: Rc<Worker>) {
 async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
     let peer = if new.door == Door::Admin { Peer::Admin } else { Peer::Client };
     // The client behind a load balancer is known once its header is read. Those of a Unix socket are no network.
-    if !new.has_header && peer == Peer::Client && !new.stream.is_unix() {
+    if !new.has_header && peer == Peer::Client && new.door != Door::Fleet && !new.stream.is_unix() {
         match worker.client_limits.count(new.peer.ip()) {
             Ok(counted) => new.counted = counted,
             Err(_) => return refuse_network(worker, &new.stream, new.door),
@@ -242,7 +242,7 @@ pub(crate) fn refuse_network(worker: &Worker, stream: &ClientSocket, door: Door)
 /// Writes the answer to a refused client. The send buffer of a new connection has room for it. If the write fails all
 /// the same, the client only sees the connection close, as one that expects TLS does.
 fn write_refusal(stream: &ClientSocket, door: Door, answer: &[u8]) {
-    if door != Door::Tls {
+    if !matches!(door, Door::Tls | Door::Fleet) {
         _ = stream.try_write(answer);
     }
 }

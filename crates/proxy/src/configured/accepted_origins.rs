@@ -45,8 +45,8 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
     }
     let tls = &origin.tls;
     let path = |setting: &Setting<std::path::PathBuf>| setting.as_ref().map(|path| path.value.clone());
-    let files =
-        TrustFiles { authorities: path(&tls.ca), certificate: path(&tls.client_cert), key: path(&tls.client_key) };
+    let (authorities, certificate, key) = (path(&tls.ca), path(&tls.client_cert), path(&tls.client_key));
+    let files = TrustFiles { authorities, certificate, key, is_exclusive: false };
     let trust = match OriginTrust::with_files(files) {
         Ok(trust) => Some(Arc::new(trust)),
         Err(error) => {

@@ -1,17 +1,18 @@
 //! The parts of a configuration that hold for the whole process.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use nectary_config::{
-    HeaderSender, LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, Setting, SocketMode,
-    TlsVersion, UnknownName,
+    FleetShare, HeaderSender, LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, Setting,
+    SocketMode, TlsVersion, UnknownName,
 };
 
 use super::refused::{ConfigProblems, Refused};
 use super::{accepted_acme, value_or};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
+use crate::fleet::PeerOptions;
 use crate::listening::unix_socket::{SocketUsers, UnixSocket};
 use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
 
@@ -57,6 +58,7 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
             is_silent: !value_or(&config.server.send_forwarded, true),
         },
         admin: admin(config, &mut refused),
+        peers: config.fleet.as_ref().and_then(|fleet| fleet.share.as_ref()).map(peers),
         limits: limits(&config.limits),
         ..ProxyOptions::default()
     };
@@ -157,6 +159,16 @@ fn admin(config: &ProxyConfig, refused: &mut Refused) -> AdminOptions {
         refused.refuse(place, "listen", error.to_string());
     }
     options
+}
+
+/// How the nodes of a fleet that share keys reach this one.
+fn peers(share: &FleetShare) -> PeerOptions {
+    let every = SocketAddr::from((Ipv6Addr::UNSPECIFIED, share.address.port));
+    PeerOptions {
+        listen: value_or(&share.listen, every),
+        certificate: CertificateFiles { certificate: share.cert.value.clone(), key: share.key.value.clone() },
+        ca: share.ca.value.clone(),
+    }
 }
 
 fn nets(networks: &[Located<Network>]) -> Vec<ClientNet> {

@@ -2,10 +2,12 @@
 //!
 //! Owns: [`FleetSeat`], what the workers share of their fleet: the purges that every node applies, and how many requests
 //! may go to origins while the store may not be used. The store's side is [`FleetStore`]. Leaves to others: who is a
-//! member and the order of purges (behind [`Membership`]), and the answers to purges (`service/purge`).
+//! member and the order of purges (behind [`Membership`]), the answers to purges (`service/purge`), and requests between nodes
+//! (`service/peers`).
 
 mod fleet_store;
 mod pass_limit;
+mod peers;
 mod purge_texts;
 mod rules_hash;
 
@@ -19,8 +21,9 @@ use nectary_host::fleet::{
 
 pub use self::fleet_store::FleetStore;
 use self::pass_limit::PassLimit;
+pub use self::peers::PeerOptions;
+pub(crate) use self::peers::{Peers, origin_of};
 pub use self::purge_texts::{outcome_json, outcome_text};
-pub(crate) use self::rules_hash::hash_of;
 pub use self::rules_hash::rules_of;
 
 /// Requests to origins in a period while the store may not be used, unless the configuration says it.
@@ -64,16 +67,17 @@ impl FleetSeat {
         self.passes.take(nectary_host::clock::since_boot())
     }
 
-    /// Purges on every node, and waits for what the caller or else the configuration wishes.
+    /// Purges on every node, and waits for what the caller or else the configuration wishes. The rules are those by which
+    /// the keys were made.
     ///
     /// *Durability* and *errors*: those of [`Membership::purge`].
     pub async fn purge(
         &self,
-        scope: PurgeScope,
+        (scope, rules): (PurgeScope, RulesHash),
         soft_since_s: Option<u32>,
         wish: Option<PurgeWish>,
     ) -> Result<PurgeOutcome, FleetError> {
-        let purge = FleetPurge { scope, soft_since_s };
+        let purge = FleetPurge { scope, soft_since_s, rules };
         if !purge.is_bounded() {
             return Err(FleetError::TooLarge("it has too many or too long keys, prefixes or tags".to_owned()));
         }

@@ -29,6 +29,7 @@ pub(crate) struct ListenAddresses {
     pub clients: Vec<SocketAddr>,
     pub redirect: Vec<SocketAddr>,
     pub admin: Vec<SocketAddr>,
+    pub peers: Vec<SocketAddr>,
     pub unix: Vec<UnixSocket>,
 }
 
@@ -39,6 +40,7 @@ impl ListenAddresses {
             Door::Clients | Door::Tls => &mut self.clients,
             Door::Redirect => &mut self.redirect,
             Door::Admin => &mut self.admin,
+            Door::Fleet => &mut self.peers,
         }
     }
 }
@@ -69,7 +71,8 @@ pub(crate) fn check_addresses(options: &ProxyOptions) -> Result<(), Error> {
         return Err(Error::NoAddress);
     }
     let mut named = HashSet::new();
-    let all = options.listen.iter().chain(&options.redirect).chain(&options.admin.listen);
+    let peers = options.peers.iter().map(|peers| &peers.listen);
+    let all = options.listen.iter().chain(&options.redirect).chain(&options.admin.listen).chain(peers);
     let mut fixed = all.filter(|address| address.port() != 0);
     if let Some(&address) = fixed.find(|address| !named.insert(**address)) {
         return Err(Error::AddressTwice { address });
@@ -98,8 +101,9 @@ impl BoundSockets {
         let clients = options.listen.iter().map(|address| (*address, door_of_clients(has_tls)));
         let redirect = options.redirect.iter().map(|address| (*address, Door::Redirect));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
+        let peers = options.peers.iter().map(|peers| (peers.listen, Door::Fleet));
         let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
-        for (address, door) in clients.chain(redirect).chain(admin) {
+        for (address, door) in clients.chain(redirect).chain(admin).chain(peers) {
             let entrance = Entrance::new(options, address, door);
             let found = inherited.iter_mut().find(|socket| {
                 let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use nectary_host::fleet::Standing;
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
 use tokio::sync::oneshot;
 
@@ -260,7 +261,7 @@ fn validate_for_later(
     probe: Option<Probe>,
 ) {
     let worker = &request.worker;
-    if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
+    if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max || !may_fill(request) {
         return;
     }
     if let Ok(FillRole::Leader(fill)) = worker.store.begin_fill(key, Some(object)) {
@@ -325,11 +326,18 @@ async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> R
 /// response can be validated, only a request for a range does so because of what is remembered: a range validates nothing.
 fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
     request.method == Method::HEAD
+        || !may_fill(request)
         || request.directives.no_store
         || request.worker.fills.get() >= request.worker.options.limits.fills_max
         || ((!is_stale || request.features.has_range) && is_remembered(request))
         || (request.features.has_range
             && first_byte(&request.headers) > request.worker.options.limits.range_fill_start_bytes_max)
+}
+
+/// Whether a fetch that begins now may fill the store. A request may have waited until its node is cut off from its fleet,
+/// or has other rules.
+fn may_fill(request: &ClientRequest) -> bool {
+    request.standing() != Standing::ValidateOnly
 }
 
 /// Whether the response to such a request could recently not be stored.

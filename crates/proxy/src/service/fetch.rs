@@ -24,10 +24,10 @@ use super::lookup::facts_of;
 use super::parts::part_facts::PartAnswer;
 use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
+use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
 use super::rest::strong_validator;
 use crate::access_log::AnswerNote;
-use crate::connections::Door;
 use crate::hit_for_miss::Reason;
 use crate::rules::age::Times;
 use crate::rules::cache_control::RequestDirectives;
@@ -68,6 +68,10 @@ pub(super) struct Plan {
     /// The part that is fetched; `None` for the whole.
     part: Option<PartRange>,
     herald: Herald,
+    /// The question to other nodes that is asked first.
+    peers: Option<PeerQuestion>,
+    /// Whether what is fetched stays in memory alone, as its key is in the share of another node.
+    is_copy: bool,
     /// Where the log of the request that began the fetch is told of the origin's answer.
     answer: AnswerNote,
     /// What counts among what is requested from origins most.
@@ -133,7 +137,7 @@ impl ClientRequest {
         // Only the origin of a reverse proxy is told the client's address; the origins of a forward proxy are not.
         let forwarding = Forwarding {
             peer: self.client.address.ip(),
-            is_secure: self.client.door == Door::Tls,
+            is_secure: self.client.is_secure,
             is_trusted: self.client.is_trusted,
             is_told: !route.is_forward() && !route.is_silent,
             keyed: &route.key_headers,
@@ -179,6 +183,8 @@ impl Plan {
             head,
             part: request.part,
             herald: request.herald(),
+            peers: request.peer_question(),
+            is_copy: request.is_copy(),
             answer: request.answer.clone(),
             asked: request.asked(),
         }
@@ -218,6 +224,15 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         _ = tell.send(Told::Failed(FetchError::Connect("the URL names no origin".into())));
         return;
     };
+    if plan.is_copy {
+        fill.keep_in_memory();
+    }
+    if let Some(question) = &plan.peers {
+        let request_ms = worker.now_ms();
+        if let Some(answer) = question.ask(&worker).await {
+            return take_from_peer(&plan, fill, answer, request_ms, tell).await;
+        }
+    }
     let stale = plan.stale_headers();
     let mut head = plan.head.clone();
     let mut validates_stale = stale.as_ref().is_some_and(|stale| set_validation(&mut head.headers, stale));
@@ -281,6 +296,31 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         fetch_body(&plan, fill, response, lease, times, is_doubtful, tell).await;
         return;
     }
+}
+
+/// Handles the answer of another node. It has made the origin's response fit for all clients.
+async fn take_from_peer(
+    plan: &Plan,
+    fill: Fill,
+    PeerAnswer { response, lease, may_keep }: PeerAnswer,
+    request_ms: u64,
+    tell: oneshot::Sender<Told>,
+) {
+    plan.answer.set(|| lease.answer());
+    if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
+        drop(fill);
+        _ = tell.send(Told::Stale(response.status()));
+        return;
+    }
+    let times = Times { request_ms, response_ms: plan.worker.now_ms() };
+    let (mut parts, body) = response.into_parts();
+    remove_hop_by_hop(&mut parts.headers);
+    let response = Response::from_parts(parts, body);
+    if may_keep {
+        return fetch_body(plan, fill, response, lease, times, false, tell).await;
+    }
+    fill.decline();
+    _ = tell.send(Told::Direct(response, lease));
 }
 
 /// Counts a fetch as under way until this value is dropped.

@@ -17,6 +17,7 @@ use super::reply::{CACHE_STATUS, content_range, failed, finish, remove_digests};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
+use crate::connections::Door;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
@@ -119,10 +120,13 @@ pub(super) fn forward_part(
     let size = review(&request, &response, size);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    if request.route.strips_tags {
-        strip(&mut parts.headers);
+    // Another node makes the response of its client.
+    if request.client.door != Door::Fleet {
+        if request.route.strips_tags {
+            strip(&mut parts.headers);
+        }
+        request.route.response_headers.apply(&mut parts.headers);
     }
-    request.route.response_headers.apply(&mut parts.headers);
     parts.headers.append(VIA, request.worker.via.clone());
     let status = parts.status.as_u16();
     let cache_status = match size {

@@ -13,6 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
+use nectary_host::fleet::peer_headers::{TAGS, TAGS_MORE};
 use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
@@ -23,8 +24,10 @@ use crate::connections::Door;
 use crate::pieces::Resume;
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
+use crate::rules::invalidate::origin_of;
 use crate::rules::multipart::Multipart;
 use crate::rules::range::{Wanted, wanted};
+use crate::rules::tags::tags_of;
 use crate::sites::SiteRoute;
 use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
@@ -93,7 +96,7 @@ impl Question<'_> {
         let named = self.uri.authority().map(|authority| authority.as_str().as_bytes());
         let host = named.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
         let path = self.uri.path_and_query().map_or(&b""[..], |path| path.as_str().as_bytes());
-        self.route.logged_url(self.key, self.client.door == Door::Tls, host, path)
+        self.route.logged_url(self.key, self.client.is_secure, host, path)
     }
 }
 
@@ -126,6 +129,7 @@ pub(crate) fn from_stored(
     cache_status: HeaderValue,
     outcome: Outcome,
 ) -> Response<ReplyBody> {
+    let has_more_tags = (question.client.door == Door::Fleet).then(|| has_more_tags(question, stored, &source));
     let body_bytes = source.body_bytes();
     let features = question.features;
     let is_joined = matches!(source, Source::Joined(..));
@@ -179,7 +183,14 @@ pub(crate) fn from_stored(
             turn_into_whole(&mut headers);
         }
     }
-    question.route.response_headers.apply(&mut headers);
+    if let Some(has_more_tags) = has_more_tags {
+        // Another node makes the response of its client.
+        if has_more_tags {
+            headers.insert(HeaderName::from_static(TAGS), HeaderValue::from_static(TAGS_MORE));
+        }
+    } else {
+        question.route.response_headers.apply(&mut headers);
+    }
     if question.method == Method::HEAD
         && status != StatusCode::NOT_MODIFIED
         && let Some(size) = body_bytes
@@ -203,6 +214,16 @@ pub(crate) fn from_stored(
     headers.insert(AGE, question.worker.rendered.borrow_mut().age(age_s));
     headers.append(CACHE_STATUS, cache_status);
     finish(question.client, status, headers, content, ticket)
+}
+
+/// Whether what answers another node has tags that its headers do not name, or may have: a response that was confirmed keeps
+/// tags that the last one no longer names.
+#[cold]
+fn has_more_tags(question: &Question<'_>, stored: &StoredResponse, source: &Source) -> bool {
+    let Source::Object(object, _) = source else { return question.route.strips_tags };
+    let named = tags_of(&stored.headers(), origin_of(question.key));
+    let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);
+    !question.worker.store.has_only_tags(question.key, object, named)
 }
 
 /// The multipart body with several parts of a stored response. It is rare, so its code is kept out of the common path.

@@ -11,6 +11,7 @@ use http::header::{
     REFERER, UPGRADE, USER_AGENT, VIA,
 };
 use http::{HeaderMap, Method, Uri, Version};
+use nectary_host::fleet::{RulesHash, Standing};
 
 use super::parts::part_range::PartRange;
 use super::tunnel::Tunnel;
@@ -37,6 +38,8 @@ pub(crate) struct Client {
     pub is_trusted: bool,
     /// What the address to which the client connected is for.
     pub door: Door,
+    /// Whether the client used TLS.
+    pub is_secure: bool,
     /// The version of TLS, for example `1.3`; `None` without TLS.
     pub tls: Option<&'static str>,
     pub exchange: Exchange,
@@ -62,6 +65,11 @@ impl Client {
         self.door == Door::Admin
     }
 
+    /// Whether limits by network count: not for administration, and not for other nodes, at which they have counted.
+    pub fn is_limited(&self) -> bool {
+        !matches!(self.door, Door::Admin | Door::Fleet)
+    }
+
     /// Whether the client connected to an address at which it gets responses of origins.
     pub fn gets_content(&self) -> bool {
         matches!(self.door, Door::Clients | Door::Tls)
@@ -74,6 +82,8 @@ pub(crate) struct ClientRequest {
     pub worker: Rc<Worker>,
     /// The route of the request. A new configuration does not change it.
     pub route: Arc<SiteRoute>,
+    /// The rules of the table in which the route was found.
+    pub rules: RulesHash,
     pub client: Rc<Client>,
     pub method: Method,
     pub uri: Uri,
@@ -94,6 +104,11 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
+    /// What may be done now with what the store has, by the rules of this request's table: those in use may be others.
+    pub fn standing(&self) -> Standing {
+        self.worker.standing_by(self.rules)
+    }
+
     /// The request for a part of what this request is for. Its `Range` takes the place of the client's, and the client's
     /// conditions are left to those who answer the client.
     pub fn of_part(&self, part: PartRange) -> ClientRequest {

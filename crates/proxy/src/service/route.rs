@@ -15,9 +15,9 @@ use hyper::body::{Body, Incoming};
 use nectary_host::fleet::Standing;
 
 use super::redirect::{redirect, redirect_to};
-use super::reply::{CACHE_STATUS, own, own_bytes};
+use super::reply::{own, own_bytes};
 use super::request::{Client, ClientRequest, Features};
-use super::{admin, cached, parts, pass, purge, tunnel, upgrade};
+use super::{admin, cached, parts, pass, peers, purge, tunnel, upgrade};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::connections::Door;
@@ -46,7 +46,11 @@ pub(super) async fn route(
     Came { started, at_ms, wait_s }: Came,
 ) -> Response<ReplyBody> {
     let (mut parts, body) = request.into_parts();
-    let route = worker.sites.borrow().find_for(&parts.uri, &parts.headers).clone();
+    let client = peers::client_of(&client, &parts.headers, |address| worker.options.forwarded.trusts(address));
+    let (route, rules) = {
+        let sites = worker.sites.borrow();
+        (sites.find_for(&parts.uri, &parts.headers).clone(), sites.rules())
+    };
     route.clean_cookies(&parts.method, &mut parts.headers);
     let mut key = Vec::new();
     let has_key = route.push_request_key(&parts.uri, parts.headers.get(HOST), &mut key);
@@ -58,6 +62,7 @@ pub(super) async fn route(
         directives: features.directives(&route, &parts.headers),
         worker,
         route,
+        rules,
         client,
         method: parts.method,
         uri: parts.uri,
@@ -95,6 +100,9 @@ pub(super) async fn route(
     }
     if request.client.door == Door::Redirect {
         return redirect(&request);
+    }
+    if request.client.door == Door::Fleet {
+        return peers::answer(request, body).await;
     }
     let is_purge_of_body = request.client.is_admin() && purge::is_purge(&request);
     if request.worker.is_leaving.get() && (is_purge_of_body || request.method.as_str() == "PURGE") {
@@ -147,7 +155,7 @@ pub(super) async fn route(
         // Another process may have opened the store, so nothing in it is certain to be valid.
         return pass::pass(request, None, Forward::Bypass).await;
     }
-    let standing = request.worker.standing();
+    let standing = request.standing();
     if standing == Standing::ValidateOnly {
         return without_store(request).await;
     }
@@ -156,7 +164,7 @@ pub(super) async fn route(
         Some(part_bytes) => parts::serve(request, part_bytes).await,
     };
     if standing == Standing::Cut {
-        say_cut(&mut response);
+        peers::add_to_cache_status(response.headers_mut(), "fleet=cut");
     }
     response
 }
@@ -177,21 +185,11 @@ async fn without_store(request: ClientRequest) -> Response<ReplyBody> {
     response
 }
 
-/// Says in `Cache-Status` that the node that answers is cut off from its fleet.
-fn say_cut(response: &mut Response<ReplyBody>) {
-    let mut values: Vec<_> = response.headers().get_all(CACHE_STATUS).iter().cloned().collect();
-    let said = values.pop().and_then(|own| HeaderValue::from_bytes(&[own.as_bytes(), b"; fleet=cut"].concat()).ok());
-    response.headers_mut().remove(CACHE_STATUS);
-    for value in values.into_iter().chain(said) {
-        response.headers_mut().append(CACHE_STATUS, value);
-    }
-}
-
 /// The seconds after which the client's network may send its next request to the site or route, if this one is one too
 /// many.
 fn excess_at_site(request: &ClientRequest) -> Option<u64> {
     let (rule, limits) = (request.route.request_rule.as_ref(), &request.worker.client_limits);
-    let client = request.client.own_address().filter(|_| !request.client.is_admin())?;
+    let client = request.client.own_address().filter(|_| request.client.is_limited())?;
     limits.take_after_proxy(rule, client, request.started).err()
 }
 

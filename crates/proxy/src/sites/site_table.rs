@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderMap, Uri};
+use nectary_host::fleet::RulesHash;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::site_path::{path_alone, plain_form};
 use super::site_route::{SiteRoute, Target, authority_of, path_of};
@@ -38,7 +40,10 @@ pub(crate) struct Site {
 
 /// The sites of a proxy.
 #[derive(Debug)]
-pub(crate) struct Sites(Choice);
+pub(crate) struct Sites {
+    choice: Choice,
+    rules: RulesHash,
+}
 
 #[derive(Debug)]
 enum Choice {
@@ -88,7 +93,7 @@ struct PathTable {
 impl Sites {
     /// A table with one route for all requests.
     pub fn one(route: SiteRoute) -> Sites {
-        Sites(Choice::One(Arc::new(route)))
+        Sites::of(Choice::One(Arc::new(route)))
     }
 
     /// A table of sites. Of two sites with the same name, the first has it; the caller refuses that before.
@@ -106,7 +111,7 @@ impl Sites {
             }
         }
         let sites = sites.into_iter().map(SitePaths::new).collect();
-        Sites(Choice::Named(Box::new(NamedSites { sites, exact, wildcards, default, otherwise })))
+        Sites::of(Choice::Named(Box::new(NamedSites { sites, exact, wildcards, default, otherwise })))
     }
 
     /// The route of a request for `path_and_query` that names `host`. *Cost*: nothing without a table; else two look-ups,
@@ -114,7 +119,7 @@ impl Sites {
     /// dot segments.
     #[inline]
     pub fn find(&self, host: Option<&[u8]>, path_and_query: &[u8]) -> &Arc<SiteRoute> {
-        match &self.0 {
+        match &self.choice {
             Choice::One(route) => route,
             Choice::Named(sites) => sites.find(host, path_and_query),
         }
@@ -123,15 +128,32 @@ impl Sites {
     /// The route of a request with this target and these headers.
     #[inline]
     pub fn find_for(&self, uri: &Uri, headers: &HeaderMap) -> &Arc<SiteRoute> {
-        match &self.0 {
+        match &self.choice {
             Choice::One(route) => route,
             Choice::Named(sites) => sites.find(authority_of(uri, headers), path_of(uri)),
         }
     }
 
+    fn of(choice: Choice) -> Sites {
+        let mut sites = Sites { choice, rules: RulesHash::default() };
+        // xxh3 has a fixed definition.
+        sites.rules = RulesHash(xxh3_128(sites.key_rules().join("\n").as_bytes()));
+        sites
+    }
+
+    /// The hash of the rules that make keys: names of sites, paths of routes, and of each route the keys' beginning, the
+    /// query, the cookies, the headers in keys and the size of parts. Times, origins and access are not in it: the nodes of
+    /// a fleet may differ in these. It is the same for every build that has the same rules.
+    #[inline]
+    pub fn rules(&self) -> RulesHash {
+        self.rules
+    }
+
     /// The rules that make keys, a line each, in an order that the table alone decides.
-    pub fn key_rules(&self) -> Vec<String> {
-        let Choice::Named(named) = &self.0 else { return self.routes().into_iter().map(|it| it.key_rules()).collect() };
+    fn key_rules(&self) -> Vec<String> {
+        let Choice::Named(named) = &self.choice else {
+            return self.routes().into_iter().map(|it| it.key_rules()).collect();
+        };
         let line = |kind: &str, name: &[u8], index: usize| format!("{kind} {} {index}", name.escape_ascii());
         let exact = named.exact.iter().map(|(name, index)| line("exact", name, *index));
         let wildcards = named.wildcards.iter().map(|(name, index)| line("wildcard", name, *index));
@@ -145,7 +167,7 @@ impl Sites {
 
     /// The routes, each once.
     pub fn routes(&self) -> Vec<&Arc<SiteRoute>> {
-        match &self.0 {
+        match &self.choice {
             Choice::One(route) => vec![route],
             Choice::Named(named) => {
                 let otherwise = std::iter::once(&named.otherwise.no_site);
@@ -156,7 +178,7 @@ impl Sites {
 
     /// The routes of the site that has a host; none if there is none.
     pub fn routes_of(&self, host: &[u8]) -> Vec<&Arc<SiteRoute>> {
-        match &self.0 {
+        match &self.choice {
             Choice::One(route) => vec![route],
             Choice::Named(named) => {
                 named.site_of(host).map(|index| named.sites[index].routes().collect()).unwrap_or_default()
@@ -166,7 +188,7 @@ impl Sites {
 
     /// Whether a site has this host by its name, and not as the default.
     pub fn is_named(&self, host: &[u8]) -> bool {
-        matches!(&self.0, Choice::Named(named) if named.named_site_of(host).is_some())
+        matches!(&self.choice, Choice::Named(named) if named.named_site_of(host).is_some())
     }
 
     /// What all origins are trusted by, each once.
@@ -200,12 +222,12 @@ impl Sites {
 
     /// Whether plain requests may be answered without hyper.
     pub fn may_be_direct(&self) -> bool {
-        !matches!(&self.0, Choice::One(route) if route.is_forward())
+        !matches!(&self.choice, Choice::One(route) if route.is_forward())
     }
 
     /// Whether there is a table of names.
     pub fn has_names(&self) -> bool {
-        matches!(self.0, Choice::Named(_))
+        matches!(self.choice, Choice::Named(_))
     }
 }
 

@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use nectary_host::fleet::peer_headers;
 
 use super::Forwarding;
 use crate::pieces::BodyError;
@@ -74,14 +75,16 @@ impl RequestHead {
         {
             headers.insert(MAX_FORWARDS, HeaderValue::from(count.saturating_sub(1)));
         }
-        if method == Method::GET || method == Method::HEAD {
-            let is_unkeyed = |name: &&HeaderName| {
-                !forwarding.keyed.contains(name)
-                    && UNKEYED.iter().any(|unkeyed| is_alike(name.as_str().as_bytes(), unkeyed.as_bytes()))
-            };
-            let removed: Vec<HeaderName> = headers.keys().filter(is_unkeyed).cloned().collect();
-            removed.iter().for_each(|name| _ = headers.remove(name));
-        }
+        let is_safe = method == Method::GET || method == Method::HEAD;
+        let is_unkeyed = |name: &&HeaderName| {
+            is_safe
+                && !forwarding.keyed.contains(name)
+                && UNKEYED.iter().any(|unkeyed| is_alike(name.as_str().as_bytes(), unkeyed.as_bytes()))
+        };
+        // What nodes of a fleet say to each other is for no origin, and from no client.
+        let is_of_nodes = |name: &HeaderName| name.as_str().starts_with(peer_headers::PREFIX);
+        let removed: Vec<_> = headers.keys().filter(|name| is_unkeyed(name) || is_of_nodes(name)).cloned().collect();
+        removed.iter().for_each(|name| _ = headers.remove(name));
         RequestHead { method, target: origin_form(uri), headers }
     }
 
@@ -316,6 +319,7 @@ mod tests {
             ("x_original-url", "/evil"),
             ("x_forwarded_host", "evil"),
             ("proxy", "evil"),
+            ("nectary-fleet-hop", "1"),
             ("expect", "100-continue"),
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");

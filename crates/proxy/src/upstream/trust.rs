@@ -28,6 +28,8 @@ pub(crate) struct TrustFiles {
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
+    /// Whether the system's certificates sign none.
+    pub is_exclusive: bool,
 }
 
 /// The certificates that are trusted for origins, and the one that is shown to them.
@@ -78,7 +80,7 @@ impl OriginTrust {
         let config = match &state.configs[index] {
             Some(config) => config.clone(),
             None => {
-                let mut config = configure(state.own.clone(), state.shown.as_ref())?;
+                let mut config = configure(state.own.clone(), state.shown.as_ref(), self.files.is_exclusive)?;
                 if offers_http2 {
                     config.alpn_protocols.insert(0, b"h2".to_vec());
                 }
@@ -104,7 +106,7 @@ impl State {
                 let shown = (read_certificates(certificate).map_err(Error::Tls)?, read_key(key).map_err(Error::Tls)?);
                 let wrong = |what: String| Error::Certificate { path: certificate.clone(), what };
                 // What does not fit together is found now and not at the first connection.
-                configure(own.clone(), Some(&shown)).map_err(wrong)?;
+                configure(own.clone(), Some(&shown), files.is_exclusive).map_err(wrong)?;
                 Some(shown)
             }
             _ => None,
@@ -133,13 +135,15 @@ fn read(path: Option<&Path>) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Makes the configuration that trusts `roots` and the system's certificates.
-fn configure(mut roots: RootCertStore, shown: Option<&Shown>) -> Result<ClientConfig, String> {
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
-        return Err(format!("no certificates to trust: {why}; install ca-certificates"));
+/// Makes the configuration that trusts `roots`, and the system's certificates unless it `is_exclusive`.
+fn configure(mut roots: RootCertStore, shown: Option<&Shown>, is_exclusive: bool) -> Result<ClientConfig, String> {
+    if !is_exclusive {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
+            return Err(format!("no certificates to trust: {why}; install ca-certificates"));
+        }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

@@ -3,13 +3,14 @@
 //! Owns: [`ModelFleet`]. A purge is in the log, and is applied by each node that is up, before it is answered; a node that
 //! comes up applies what it missed before its gate opens. A node whose gate was shut by the test refuses purges.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nectary_config::FleetConfig;
 use nectary_host::fleet::{
-    AppliedMark, FleetError, FleetFigures, FleetGate, FleetPurge, FleetView, Later, LoggedPurge, Membership, NodeName,
-    OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, Standing,
+    AppliedMark, FleetError, FleetFigures, FleetGate, FleetNode, FleetPurge, FleetView, Later, LoggedPurge, Membership,
+    NodeName, OwnerOrder, PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash, RulesRecord, Standing,
 };
 use nectary_proxy::{FleetSeat, FleetStore};
 use nectary_store::Store;
@@ -36,6 +37,13 @@ pub struct ModelNode {
     fleet: ModelFleet,
     views: watch::Sender<Arc<FleetView>>,
     rules: Mutex<Vec<RulesHash>>,
+    /// The owners of all keys, in order.
+    owners: Mutex<OwnerOrder>,
+}
+
+/// No node that owns keys.
+fn nobody() -> OwnerOrder {
+    OwnerOrder::new(Arc::default(), [], None)
 }
 
 impl ModelFleet {
@@ -50,13 +58,16 @@ impl ModelFleet {
 
     /// A node that is down, with its store open.
     pub fn node(&self, name: &str, store: &Store) -> Arc<ModelNode> {
+        let gate = Arc::new(FleetGate::new());
+        gate.set_fleet(IDENTITY);
         Arc::new(ModelNode {
             name: NodeName::new(name).expect("a name"),
-            gate: Arc::new(FleetGate::new()),
+            gate,
             store: FleetStore::new(store.clone()),
             fleet: self.clone(),
             views: watch::Sender::new(Arc::default()),
             rules: Mutex::default(),
+            owners: Mutex::new(nobody()),
         })
     }
 }
@@ -96,6 +107,24 @@ impl ModelNode {
         self.gate.set_times(Duration::ZERO, Duration::ZERO);
     }
 
+    /// The nodes that own all keys, in order, with the addresses at which they are reached.
+    pub fn set_owners(&self, owners: &[(&str, SocketAddr)]) {
+        let node = |(name, address): &(&str, SocketAddr)| FleetNode {
+            name: NodeName::new(name).expect("a name"),
+            address: format!("localhost:{}", address.port()),
+            zone: String::new(),
+            weight: 1,
+            rules: RulesHash(1),
+            run: 1,
+            since: 1,
+        };
+        let view = Arc::new(FleetView::new(1, owners.iter().map(node).collect()));
+        let index = |name: &str| view.nodes.iter().position(|node| node.name.as_str() == name).map(|it| it as u16);
+        let order: Vec<_> = owners.iter().filter_map(|(name, _)| index(name)).collect();
+        let own = index(self.name.as_str());
+        *self.owners.lock().unwrap_or_else(PoisonError::into_inner) = OwnerOrder::new(view, order, own);
+    }
+
     /// What its store has applied.
     pub fn mark(&self) -> AppliedMark {
         self.store.mark()
@@ -107,7 +136,14 @@ impl ModelNode {
     }
 
     fn apply(&self, revision: u64, purge: FleetPurge) -> Later<Result<(), String>> {
-        self.store.apply(vec![LoggedPurge { revision, purge }], Some(AppliedMark { fleet: IDENTITY, revision }))
+        let mark = AppliedMark { fleet: IDENTITY, revision, rules: RulesRecord::NONE };
+        self.gate.set_begun(revision);
+        let (gate, applied) = (self.gate.clone(), self.store.apply(vec![LoggedPurge { revision, purge }], Some(mark)));
+        Box::pin(async move {
+            applied.await?;
+            gate.set_applied(revision);
+            Ok(())
+        })
     }
 }
 
@@ -125,11 +161,16 @@ impl Membership for ModelNode {
     }
 
     fn owners(&self, _key: &[u8]) -> OwnerOrder {
-        OwnerOrder::new(Arc::default(), [], None)
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn reach(&self, _revision: u64) -> Later<()> {
-        Box::pin(std::future::ready(()))
+    fn reach(&self, revision: u64) -> Later<()> {
+        let gate = self.gate.clone();
+        Box::pin(async move {
+            while gate.applied() < revision {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
     }
 
     fn purge(&self, purge: FleetPurge, wish: PurgeWish) -> Later<Result<PurgeOutcome, FleetError>> {
@@ -157,6 +198,7 @@ impl Membership for ModelNode {
     }
 
     fn set_rules(&self, rules: RulesHash) {
+        self.gate.set_rules(rules);
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rules);
     }
 

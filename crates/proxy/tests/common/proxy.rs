@@ -15,6 +15,8 @@ pub struct TestProxy {
     pub admin_address: Option<SocketAddr>,
     /// The first address at which clients are sent to TLS.
     pub redirect_address: Option<SocketAddr>,
+    /// The address for other nodes of a fleet.
+    pub peer_address: Option<SocketAddr>,
     pub store: Store,
     pub shutdown: Shutdown,
     proxy: Option<Proxy>,
@@ -63,7 +65,8 @@ impl TestProxy {
         device: SharedDevice,
         seat: impl FnOnce(&Store) -> FleetSeat,
     ) -> TestProxy {
-        let store_options = OpenOptions { memory_bytes: 64 << 20, ..OpenOptions::default() };
+        let admission = AdmissionOptions { has_copies: options.peers.is_some(), ..AdmissionOptions::default() };
+        let store_options = OpenOptions { memory_bytes: 64 << 20, admission, ..OpenOptions::default() };
         TestProxy::open(options, device, store_options, |store| Some(seat(store))).await
     }
 
@@ -88,11 +91,13 @@ impl TestProxy {
         let proxy = bound.serve(store.clone(), shutdown.clone()).expect("a proxy");
         let admin_address = proxy.admin_addresses().first().copied();
         let redirect_address = proxy.redirect_addresses().first().copied();
+        let peer_address = proxy.peer_addresses().first().copied();
         TestProxy {
             // One that listens on Unix sockets alone has none.
             address: proxy.addresses().first().copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
             admin_address,
             redirect_address,
+            peer_address,
             store,
             shutdown,
             proxy: Some(proxy),

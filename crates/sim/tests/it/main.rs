@@ -6,6 +6,7 @@
 mod cache_concurrent;
 mod cache_device_late;
 mod cache_replay;
+mod fleet_simulation;
 mod ram_log_simulation;
 mod ram_moves;
 mod ram_parity_simulation;

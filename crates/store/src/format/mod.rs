@@ -223,6 +223,8 @@ pub struct PurgeBlockTail {
     pub purge_held: U64,
     pub fleet_revision: U64,
     pub fleet_identity: U128,
+    pub fleet_rules: U64,
+    pub fleet_missed: U64,
 }
 
 /// The record of one purge.

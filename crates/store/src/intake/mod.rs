@@ -55,6 +55,12 @@ impl Intake {
         }
     }
 
+    /// Decides about a copy of what the caller has elsewhere.
+    pub fn decide_on_copy(&self, hash: KeyHash) -> Decision {
+        // Without the option, nothing would drop purged objects that are only in memory.
+        if self.admission.is_open() || self.may_be_on_disk(hash) { Decision::Replaces } else { Decision::Copy }
+    }
+
     /// Whether a record with this hash is on the disk, may be on the disk, or waits to be written.
     ///
     /// The order of the checks matters, because entries move while this runs. A new entry moves from memory into the

@@ -135,6 +135,13 @@ impl Entry {
         entry
     }
 
+    /// The same, and it is not written when it is requested again.
+    pub fn copy_in_memory(parts: EntryParts, sequence: u64) -> Entry {
+        let entry = Entry::new(parts, sequence);
+        entry.alone.store(ALONE_SEEN, Ordering::Release);
+        entry
+    }
+
     /// Whether the entry is only in memory: it is not on disk, and does not wait to be written.
     pub fn is_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire) != NOT_ALONE

@@ -260,6 +260,8 @@ impl PurgeLog {
                 purge_held: held.into(),
                 fleet_revision: mark.revision.into(),
                 fleet_identity: mark.fleet.into(),
+                fleet_rules: mark.rules.current.into(),
+                fleet_missed: mark.rules.missed.into(),
             };
             buffer[PURGE_TAIL_OFFSET..][..size_of::<PurgeBlockTail>()].copy_from_slice(tail.as_bytes());
             let place = Place { identity: self.layout.identity, epoch: self.end.cycle, address };

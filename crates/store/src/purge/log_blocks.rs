@@ -5,7 +5,7 @@
 //! mean (`log`).
 
 use nectary_block::{Buffer, SharedDevice, read};
-use nectary_host::fleet::AppliedMark;
+use nectary_host::fleet::{AppliedMark, RulesRecord};
 use zerocopy::FromBytes;
 
 use crate::format::layout::Layout;
@@ -232,7 +232,8 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
     let body: PurgeBlockBody = format::body(bytes).ok()?;
     let count = body.record_count.get() as usize;
     let (tail, _) = PurgeBlockTail::read_from_prefix(bytes.get(PURGE_TAIL_OFFSET..)?).ok()?;
-    let mark = AppliedMark { fleet: tail.fleet_identity.get(), revision: tail.fleet_revision.get() };
+    let rules = RulesRecord { current: tail.fleet_rules.get(), missed: tail.fleet_missed.get() };
+    let mark = AppliedMark { fleet: tail.fleet_identity.get(), revision: tail.fleet_revision.get(), rules };
     let order = PurgeOrder { number: tail.purge_number.get(), held: tail.purge_held.get(), mark };
     if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK || order.held.max(order.number) > COUNTER_MAX {
         return None;
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn later_marks_replace_earlier_ones() {
-        let mark = |fleet, revision| AppliedMark { fleet, revision };
+        let mark = |fleet, revision| AppliedMark { fleet, revision, ..AppliedMark::NONE };
         let order = |number, mark| PurgeOrder { number, held: 0, mark };
         let of = |one, other| PurgeOrder::max(one, other).mark;
         assert_eq!(of(order(0, mark(1, 9)), order(0, mark(2, 3))), mark(2, 3), "of another fleet, later in the log");

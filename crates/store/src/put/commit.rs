@@ -70,7 +70,7 @@ impl Puts {
         let committed = if decision.is_admitted() || kind != EntryKind::Whole {
             self.queue_entry(parts, record_bytes, reserved)
         } else {
-            match self.keep_in_memory(parts) {
+            match self.keep_in_memory(parts, decision == Decision::Copy) {
                 Ok(Kept::InMemory(entry)) => Ok(entry),
                 Ok(Kept::MustBeWritten(parts)) => {
                     decision = Decision::Replaces;
@@ -129,8 +129,8 @@ impl Puts {
         Ok(entry)
     }
 
-    /// Puts a whole object only into memory, except if an older version may be on the disk.
-    fn keep_in_memory(&self, parts: EntryParts) -> Result<Kept, NotCommitted> {
+    /// Puts a whole object only into memory, except if an older version may be on the disk. A copy is never written.
+    fn keep_in_memory(&self, parts: EntryParts, is_copy: bool) -> Result<Kept, NotCommitted> {
         let State { memory, names, .. } = &*self.state;
         let kept = self.intake.queue.in_order(|| {
             if self.is_stale(&parts) {
@@ -143,7 +143,8 @@ impl Puts {
             if !planted(Bug::UnadmittedNameForgotten) {
                 names.note(parts.primary_hash);
             }
-            let entry = Arc::new(Entry::in_memory_alone(parts, self.state.draw()));
+            let make = if is_copy { Entry::copy_in_memory } else { Entry::in_memory_alone };
+            let entry = Arc::new(make(parts, self.state.draw()));
             memory.put_kept(&entry);
             Ok(Kept::InMemory(entry))
         })?;

@@ -152,6 +152,14 @@ impl Spans {
         self.place(primary).map(|(store, _)| store.puts().span.layout.object_bytes_max())
     }
 
+    /// Whether an object of a key has none but these tags. It may have more than the last response that confirmed it named.
+    pub fn has_only_tags<'a>(&self, primary: &[u8], object: &Object, tags: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        let own = object.entry.tags.hashes();
+        let Some((store, _)) = self.place(primary).filter(|_| !own.is_empty()) else { return own.is_empty() };
+        let named = store.puts().span.tags(tags);
+        named.is_ok_and(|named| own.iter().all(|tag| named.hashes().contains(tag)))
+    }
+
     /// The present spans.
     fn present(&self) -> impl Iterator<Item = (usize, &Store)> {
         let present = self.inner.present.load(Ordering::Acquire);

@@ -14,6 +14,7 @@ const SECOND: AdmissionOptions = AdmissionOptions {
     bytes_min: 0,
     bytes_max: None,
     write_budget: None,
+    has_copies: false,
     seed: Some(1),
 };
 
@@ -100,6 +101,49 @@ async fn what_was_not_asked_for_before_is_served_from_memory_and_never_on_the_di
     for number in (0..100).filter(|&number| number != 7) {
         assert!(store.get(key(&format!("once {number}"))).await.is_none(), "{number}");
     }
+}
+
+/// What the caller has elsewhere: it is never written, however often it is requested, except over what is on the disk.
+#[tokio::test]
+async fn copies_stay_in_memory_alone() {
+    let device = made().await;
+    let store = open(&device, AdmissionOptions { has_copies: true, ..AdmissionOptions::default() }).await;
+    put(&store, "own", 1, 1000).await;
+    store.sync().await.unwrap();
+    let copy = async |name: &str, seed: u64, length: usize| {
+        let stale = store.get(key(name)).await;
+        let FillRole::Leader(mut fill) = store.begin_fill(key(name), stale.as_ref()) else {
+            panic!("nobody else fills")
+        };
+        fill.keep_in_memory();
+        fill.tag([&b"t"[..]]).unwrap();
+        assert!(fill.start(b"", seed.to_string().into(), Some(length as u64)));
+        let _reader = fill.reader();
+        fill.write(body(seed, length)).await.unwrap();
+        fill.finish().await.map(drop)
+    };
+    for name in ["first", "second", "own"] {
+        copy(name, 7, 1000).await.unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(store.get(key("first")).await.unwrap().whole(), Some(&body(7, 1000)));
+    }
+    store.sync().await.unwrap();
+    let counts = store.stat().counts;
+    assert_eq!(
+        (counts.unadmitted_copies, counts.admitted, counts.admitted_replacing),
+        (2, 2, 1),
+        "one was on the disk"
+    );
+    store.purge_key(b"first").await.unwrap();
+    assert!(store.get(key("first")).await.is_none() && store.get(key("second")).await.is_some());
+    store.purge_tag(b"t").await.unwrap();
+    assert!(store.get(key("second")).await.is_none() && store.get(key("own")).await.is_none());
+    copy("second", 8, 1000).await.unwrap();
+    copy("own", 9, 1000).await.unwrap();
+    let store = crash(&device, store).await;
+    assert!(store.get(key("second")).await.is_none());
+    assert_eq!(read_all(&store, key("own")).await, Some(body(9, 1000).to_vec()));
 }
 
 #[tokio::test]

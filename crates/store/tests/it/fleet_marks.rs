@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::common::options;
 use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_host::fleet::AppliedMark;
+use nectary_host::fleet::{AppliedMark, RulesRecord};
 use nectary_store::{KeyRef, SpanDevice, Spans};
 
 const SPAN_BYTES: u64 = 4 << 20;
 
 fn mark(revision: u64) -> AppliedMark {
-    AppliedMark { fleet: 0x1234 << 100, revision }
+    AppliedMark { fleet: 0x1234 << 100, revision, rules: RulesRecord { current: 1 << 60 | revision, missed: 7 } }
 }
 
 async fn open(devices: &[Arc<MemoryDevice>]) -> Spans {
@@ -68,7 +68,7 @@ async fn fleet_mark_survives_new_log_cycles() {
     }
     assert_eq!(open(&crashed(&disks)).await.applied_mark(), mark(9));
     // Another fleet begins with lower revisions.
-    let other = AppliedMark { fleet: 77, revision: 2 };
+    let other = AppliedMark { fleet: 77, revision: 2, rules: RulesRecord::NONE };
     store.set_applied_mark(other);
     store.flush_applied_mark().await.expect("flushed");
     assert_eq!(open(&crashed(&disks)).await.applied_mark(), other);

@@ -134,6 +134,21 @@ impl FakeEtcd {
         self.changed.send_replace(keys.revision);
     }
 
+    /// Goes back to an earlier state, without the identity of the fleet; leases go on, and all connections end.
+    pub fn restore(&self, (revision, kvs): (i64, BTreeMap<Bytes, KeyValue>)) {
+        let mut keys = self.keys();
+        (keys.revision, keys.kvs) = (revision + 1, kvs);
+        keys.kvs.retain(|key, _| !key.ends_with(b"/fleet"));
+        keys.history.retain(|(known, _)| *known <= revision);
+        keys.connections.drain(..).for_each(|connection| connection.abort());
+    }
+
+    /// The state to go back to.
+    pub fn backup(&self) -> (i64, BTreeMap<Bytes, KeyValue>) {
+        let keys = self.keys();
+        (keys.revision, keys.kvs.clone())
+    }
+
     fn end_leases(&self) {
         let mut keys = self.keys();
         let now = Instant::now();
@@ -278,11 +293,11 @@ impl Keys {
         let found = self.kvs.get(&compare.key);
         let (is, wanted) = match compare.value.as_ref().expect("a value") {
             ComparedValue::CreateRevision(wanted) => (found.map_or(0, |kv| kv.create_revision), *wanted),
+            ComparedValue::Lease(wanted) => (found.map_or(0, |kv| kv.lease), *wanted),
             ComparedValue::ModRevision(wanted) => (found.map_or(0, |kv| kv.mod_revision), *wanted),
         };
         match compare.result {
             EQUAL => is == wanted,
-            GREATER => is > wanted,
             other => panic!("comparison {other} is not known"),
         }
     }
@@ -297,12 +312,9 @@ impl Keys {
                 false => kv.key >= request.key && kv.key < request.range_end,
             };
             let is_then = request.revision == 0 || kv.mod_revision <= request.revision;
-            in_range && is_then && kv.mod_revision >= request.min_mod_revision
+            in_range && is_then
         };
         let mut kvs: Vec<KeyValue> = self.kvs.values().filter(is_asked).cloned().collect();
-        if request.sort_target == SORT_BY_MOD {
-            kvs.sort_by_key(|kv| if request.sort_order == DESCENDING { -kv.mod_revision } else { kv.mod_revision });
-        }
         let limit = if request.limit > 0 { request.limit as usize } else { usize::MAX };
         let more = kvs.len() > limit;
         kvs.truncate(limit);

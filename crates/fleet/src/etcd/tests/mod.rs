@@ -32,7 +32,7 @@ impl NotingStore {
     }
 
     fn has_purged_everything(&self) -> bool {
-        self.purges.lock().expect("a list").iter().any(|purge| purge.purge == FleetPurge::EVERYTHING)
+        self.purges.lock().expect("a list").iter().any(|purge| purge.purge.is_everything())
     }
 }
 
@@ -87,7 +87,8 @@ async fn joined(fleet: &EtcdFleet, nodes: usize) {
 }
 
 fn purge(key: &str) -> FleetPurge {
-    FleetPurge { scope: PurgeScope::Keys(vec![key.as_bytes().to_vec()]), soft_since_s: None }
+    let scope = PurgeScope::Keys(vec![key.as_bytes().to_vec()]);
+    FleetPurge { scope, soft_since_s: None, rules: RulesHash(1) }
 }
 
 fn stores<const N: usize>() -> [Arc<NotingStore>; N] {
@@ -248,4 +249,25 @@ async fn removed_identity_purges_everything() {
     until("everything is purged", || one.has_purged_everything()).await;
     joined(&first, 1).await;
     assert_ne!(one.mark().fleet, before);
+}
+
+/// Its leases go on, so nodes could believe that nothing has happened.
+#[tokio::test]
+async fn restored_etcd_purges_everything() {
+    let etcd = FakeEtcd::start().await;
+    let [one, other] = stores();
+    let (first, second) = (start(&etcd, "a", &one), start(&etcd, "b", &other));
+    joined(&first, 2).await;
+    joined(&second, 2).await;
+    let (backup, before) = (etcd.backup(), one.mark().fleet);
+    for number in 0..3 {
+        first.purge(purge(&format!("http://a/{number}")), PurgeWish::Applied).await.expect("accepted");
+    }
+    etcd.restore(backup);
+    until("everything is purged", || one.has_purged_everything() && other.has_purged_everything()).await;
+    joined(&first, 2).await;
+    joined(&second, 2).await;
+    assert!(one.mark().fleet != before && one.mark().fleet == other.mark().fleet);
+    let outcome = first.purge(purge("http://a/"), PurgeWish::Applied).await.expect("accepted");
+    assert!(outcome.is_applied && outcome.nodes == 2, "{outcome:?}");
 }

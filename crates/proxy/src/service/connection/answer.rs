@@ -27,7 +27,7 @@ pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Requ
     worker.stats.requests.add(1);
     let (started, at_ms) = worker.now();
     let wait_s = match (&worker.client_limits.requests, client.own_address()) {
-        (Some(requests), Some(address)) if !client.is_admin() => requests.take(address, started).err(),
+        (Some(requests), Some(address)) if client.is_limited() => requests.take(address, started).err(),
         _ => None,
     };
     if form.is_ok()

@@ -65,9 +65,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
             };
         }
         let (stream, is_http2) = match door {
-            Door::Tls => {
+            Door::Tls | Door::Fleet => {
                 let shown = ShownAddress((!is_unnamed(named)).then(|| address.ip()));
-                agree_on_tls(&worker, &watch.transport, stream, &shown, limit).await?
+                agree_on_tls(&worker, &watch.transport, (stream, door), &shown, limit).await?
             }
             Door::Admin => (ClientStream::Plain(stream), false),
             Door::Clients | Door::Redirect => {
@@ -92,6 +92,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
         is_loopback,
         is_trusted: worker.options.forwarded.trusts(address.ip()),
         door,
+        is_secure: door == Door::Tls,
         tls: stream.tls_version(),
         exchange: Exchange::Http1(watch.clone()),
         is_at_fault: Default::default(),
@@ -136,11 +137,11 @@ async fn client_behind(
 async fn agree_on_tls(
     worker: &Worker,
     transport: &Transport,
-    stream: ClientSocket,
+    (stream, door): (ClientSocket, Door),
     client: &ShownAddress,
     limit: Duration,
 ) -> Option<(ClientStream, bool)> {
-    let refused = match tokio::time::timeout(limit, handshake(worker, stream, client)).await {
+    let refused = match tokio::time::timeout(limit, handshake(worker, stream, door, client)).await {
         Ok(Ok((mut stream, is_http2))) => {
             if !stream.is_check() {
                 return Some((stream, is_http2));
@@ -165,10 +166,15 @@ async fn agree_on_tls(
 async fn handshake(
     worker: &Worker,
     stream: ClientSocket,
+    door: Door,
     client: &ShownAddress,
 ) -> Result<(ClientStream, bool), Option<ClientSocket>> {
-    let Some(tls) = worker.tls.as_ref() else { return Err(None) };
-    match tls.acceptor().accept(stream).into_fallible().await {
+    let acceptor = match door {
+        Door::Fleet => worker.peers.as_ref().map(|peers| peers.acceptor()),
+        _ => worker.tls.as_ref().map(|tls| tls.acceptor()),
+    };
+    let Some(acceptor) = acceptor else { return Err(None) };
+    match acceptor.accept(stream).into_fallible().await {
         Ok(stream) => {
             worker.stats.handshakes.add(1);
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");

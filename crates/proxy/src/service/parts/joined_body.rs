@@ -248,7 +248,7 @@ async fn find(
     known_purge: u64,
 ) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
-    if worker.is_leaving.get() || worker.standing() == Standing::ValidateOnly {
+    if worker.is_leaving.get() || request.standing() == Standing::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
         return Ok(PartBody::Origin);
     }

@@ -49,7 +49,9 @@ pub(super) async fn purge(
         PurgeEffect::Hard => None,
         PurgeEffect::Soft { since_s } => Some(since_s),
     };
-    let outcome = match seat.purge(scope, soft_since_s, wish).await {
+    // The keys were made just now, by the same table.
+    let rules = request.worker.sites.borrow().rules();
+    let outcome = match seat.purge((scope, rules), soft_since_s, wish).await {
         Ok(outcome) => outcome,
         Err(error) => return failed(request, &error),
     };

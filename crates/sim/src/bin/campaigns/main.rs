@@ -9,6 +9,7 @@
 
 mod cache_concurrent;
 mod concurrent;
+mod fleet;
 mod ram_moves;
 mod ram_simulation;
 mod shared;
@@ -45,6 +46,8 @@ struct Arguments {
 enum Campaign {
     /// Many concurrent clients on one cached device, and crash states of such devices
     CacheConcurrent(concurrent::Options),
+    /// Nodes of a fleet, and a model of etcd, under faults, with purges in flight
+    Fleet(fleet::Options),
     /// Replace, drain, sparing, growth and take-over of a network RAM disk, with a fault at any step
     RamMoves(ram_moves::Options),
     /// A network RAM disk under faults, with its invariants checked after every step
@@ -82,6 +85,7 @@ enum Campaign {
 fn main() -> ExitCode {
     match Arguments::parse().campaign {
         Campaign::CacheConcurrent(options) => concurrent::run::<CacheConcurrent>(&options),
+        Campaign::Fleet(options) => fleet::run(&options),
         Campaign::RamMoves(options) => ram_moves::run(&options),
         Campaign::RamSimulation(options) => ram_simulation::run(&options),
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),

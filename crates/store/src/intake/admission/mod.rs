@@ -14,6 +14,7 @@
 //! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (the purge is
 //!    forgotten when the ring has overwritten everything older).
 //! 5. If everything is admitted, which is the default, admission costs nothing.
+//! 6. A copy of what the caller has elsewhere stays in memory alone, but for one that replaces an object on the disk.
 
 mod doubt;
 mod options;
@@ -51,6 +52,8 @@ pub(crate) enum Decision {
     Size,
     /// The object is not written: too much has been written lately.
     Budget,
+    /// The object is not written, however often it is requested: the caller has it elsewhere.
+    Copy,
 }
 
 impl Decision {
@@ -189,6 +192,7 @@ pub(crate) fn count(counters: &Counters, decision: Decision, bytes: u64) {
         Decision::FirstRequest => (&counters.unadmitted_first, &counters.unadmitted_first_bytes),
         Decision::Size => (&counters.unadmitted_size, &counters.unadmitted_size_bytes),
         Decision::Budget => (&counters.unadmitted_budget, &counters.unadmitted_budget_bytes),
+        Decision::Copy => (&counters.unadmitted_copies, &counters.unadmitted_copies_bytes),
     };
     Counters::add(objects, 1);
     Counters::add(of_bytes, bytes);

@@ -111,6 +111,8 @@ pub struct AdmissionOptions {
     /// The limit on the bytes written to the device in a period. Near this limit, fewer objects are admitted. In a
     /// store of several spans, each span gets a share in proportion to its size.
     pub write_budget: Option<WriteBudget>,
+    /// Whether the caller keeps some objects in memory alone ([`Fill::keep_in_memory`](crate::Fill::keep_in_memory)).
+    pub has_copies: bool,
     /// The seed of random decisions under a write budget; by default each store draws its own.
     pub seed: Option<u64>,
 }

@@ -49,6 +49,8 @@ pub struct Fill {
     reserved: Option<Reserved>,
     /// Whether the wait for this room timed out.
     has_no_room: bool,
+    /// Whether the object is a copy of what the caller has elsewhere.
+    is_copy: bool,
     ended: bool,
 }
 
@@ -73,6 +75,7 @@ impl Fill {
             decision: Decision::Admitted,
             reserved: None,
             has_no_room: false,
+            is_copy: false,
             ended: false,
         }
     }
@@ -85,6 +88,19 @@ impl Fill {
     /// A reader for the leader's own client.
     pub fn reader(&self) -> FillReader {
         FillReader::attach(&self.puts.lookup, &self.fill)
+    }
+
+    /// Says that the object is a copy of what the caller has elsewhere, and stays in memory alone however often it is
+    /// requested. Call this before [`start`](Self::start) or [`refresh`](Self::refresh). An object that replaces one on the
+    /// disk is written nevertheless, and so is every object of a store without
+    /// [`has_copies`](crate::AdmissionOptions::has_copies).
+    pub fn keep_in_memory(&mut self) {
+        self.is_copy = true;
+    }
+
+    /// Decides whether an object is written.
+    fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
+        if self.is_copy { self.puts.intake.decide_on_copy(hash) } else { self.puts.intake.decide(hash, bytes) }
     }
 
     /// Adds tags to the object. Call this before [`start`](Self::start) or [`refresh`](Self::refresh); `refresh` also
@@ -146,7 +162,7 @@ impl Fill {
             return false;
         }
         let (_, hash) = self.puts.span.hash(key);
-        self.decision = self.puts.intake.decide(hash, body_bytes);
+        self.decision = self.decide(hash, body_bytes);
         if !self.decision.is_admitted() {
             (self.reserved, self.has_no_room) = (None, false);
         }
@@ -285,7 +301,7 @@ impl Fill {
         };
         // The fragments of a head are on the disk, so the head is always written too.
         let decision = match parts.kind {
-            EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
+            EntryKind::Whole => self.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
         };
         let entry = self.puts.commit(parts, decision, None)?;

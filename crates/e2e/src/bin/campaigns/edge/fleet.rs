@@ -45,11 +45,15 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);
         let serve_when_cut = Duration::from_secs(if number % 2 == 0 { 0 } else { 3 });
-        let extent = Extent { troubles: arguments.troubles, serve_when_cut, is_planted: arguments.plant };
+        // Two of three rounds share keys.
+        let shares = number % 3 != 1;
+        let extent = Extent { troubles: arguments.troubles, serve_when_cut, shares, is_planted: arguments.plant };
         ran += 1;
         match round(round_seed, &extent) {
             Ok(mut counts) => {
-                println!("round {number}, seed {round_seed}, serve-when-cut {serve_when_cut:?}: {counts}");
+                println!(
+                    "round {number}, seed {round_seed}, serve-when-cut {serve_when_cut:?}, shares {shares}: {counts}"
+                );
                 problems.extend(std::mem::take(&mut counts.problems));
                 all.add(counts);
             }

@@ -1,0 +1,22 @@
+//! Requests between the nodes of a fleet that share keys.
+//!
+//! Owns: both sides of such a request, and what makes its answer right. The formats are in `docs/formats/fleet.md`.
+//!
+//! # Invariants
+//! 1. **What was purged is not shown.** Before it looks for anything, the node that answers has applied every purge that the
+//!    asking node had applied when the request was sent. It is a member, of the same fleet, or answers nothing.
+//! 2. **What was purged is not kept.** A copy is kept only if the node that answers had applied, before it looked, every purge
+//!    that the asking node had begun to apply when its fill had begun. Later purges end that fill. A copy has all tags of the
+//!    object, or it is not kept.
+//! 3. **One hop.** A request that came from a node is answered by the store or by the origin. The header that says so counts
+//!    only at the listener for nodes, whose clients have certificates of the fleet.
+//! 4. **No errors by peers.** A node that does not answer, or too late, costs time alone: the next owner is asked, and then
+//!    the origin.
+
+mod answering;
+mod asking;
+mod pace;
+
+pub(super) use answering::{add_to_cache_status, answer, client_of};
+pub(super) use asking::{PeerAnswer, PeerQuestion};
+pub(crate) use pace::PeerPaces;

@@ -1,0 +1,234 @@
+//! Requests of nodes to etcd, on a network that is slow, loses answers and delivers requests late.
+//!
+//! Owns: the driver's part of `nectary_fleet::etcd`: which requests an action is made of, and the event that ends it.
+//! A request whose time is over may be executed nevertheless.
+
+use std::collections::VecDeque;
+
+use nectary_fleet::machine::{FleetEvent, LogSnapshot, LogTotals, trim_through};
+
+use super::bugs::{Bug, is_planted};
+use super::etcd_model::{Ask, LogKey, Reply};
+use super::node::Goal;
+use super::world::{Happening, MILLISECOND, SECOND, Stage, World};
+
+/// The shortest time that a request may take.
+const CALL_TIME_MIN_US: u64 = 500 * MILLISECOND;
+
+impl World {
+    /// The time of a message between a node and etcd.
+    pub fn latency(&mut self, node: usize) -> u64 {
+        let is_slow = self.now_us < self.nodes[node].slow_until_us;
+        let most_us = match self.random.below(100) {
+            0..40 if is_slow => self.settings.lease_us / 3,
+            _ if is_slow => self.settings.lease_us / 12,
+            0..4 => 300 * MILLISECOND,
+            4..20 => 20 * MILLISECOND,
+            _ => 2 * MILLISECOND,
+        };
+        self.between(MILLISECOND / 4, most_us)
+    }
+
+    /// Sends a request.
+    pub fn send(&mut self, at: usize, ask: Ask, goal: Goal) {
+        let call = self.number();
+        let Some(process) = self.nodes[at].process.as_mut() else { return };
+        let run = process.run;
+        process.pending.insert(call, goal);
+        let time_us = (self.settings.lease_us / 4).max(CALL_TIME_MIN_US);
+        if !self.is_reachable(at) && self.random.chance(50) {
+            let after_us = self.between(MILLISECOND, 20 * MILLISECOND);
+            return self.plan(after_us, Happening::Failed { node: at, run, call, is_unsent: true });
+        }
+        self.plan(time_us, Happening::Failed { node: at, run, call, is_unsent: false });
+        let is_lost = self.now_us < self.nodes[at].lossy_until_us && self.random.chance(20);
+        if !is_lost {
+            let after_us = self.latency(at);
+            self.plan(after_us, Happening::Execute { node: at, run, call, ask, is_late: false });
+        }
+    }
+
+    /// Executes a request that has reached etcd.
+    pub fn execute(&mut self, at: usize, run: u64, call: u64, ask: Ask, is_late: bool) {
+        if !self.is_reachable(at) {
+            let back_us = self.nodes[at].cut_until_us.max(self.etcd.down_until_us) - self.now_us;
+            if self.random.chance(50) && !is_late {
+                let after_us = back_us + self.latency(at);
+                self.plan(after_us, Happening::Execute { node: at, run, call, ask, is_late: true });
+            }
+            return;
+        }
+        let is_over = self.nodes[at].of(run).is_none_or(|process| !process.pending.contains_key(&call));
+        if is_over {
+            self.coverage.met("request executed after its time");
+        }
+        self.etcd.leases += 1;
+        let (lease, before) = (self.etcd.leases, self.etcd.model.revision);
+        let append = match &ask {
+            Ask::Append { key, .. } => Some(key.clone()),
+            _ => None,
+        };
+        let reply = self.etcd.model.execute(ask, lease, self.now_us + self.settings.lease_us);
+        if self.etcd.model.revision != before {
+            if let Some((name, run, ticket)) = append {
+                let (now_us, of) = (self.now_us, self.nodes.iter().position(|node| node.name == name));
+                let fact = self.facts.iter_mut().find(|fact| Some(fact.key) == of.map(|of| (of, run, ticket)));
+                fact.into_iter().for_each(|fact| fact.logged_us = fact.logged_us.or(Some(now_us)));
+            }
+            self.wake_watches();
+        }
+        if self.now_us < self.nodes[at].lossy_until_us && self.random.chance(30) {
+            return self.coverage.met("answer lost");
+        }
+        let (after_us, at_us) = (self.latency(at), self.now_us);
+        self.plan(after_us, Happening::Reply { node: at, run, call, reply, at_us });
+    }
+
+    /// Takes an answer; `at_us` is when etcd has given it.
+    pub fn on_reply(&mut self, at: usize, run: u64, call: u64, reply: Reply, at_us: u64) {
+        if self.now_us < self.nodes[at].cut_until_us {
+            return;
+        }
+        let clock = self.clock(at);
+        let Some(process) = self.nodes[at].of(run) else { return };
+        let Some(goal) = process.pending.remove(&call) else { return };
+        let created = process.created;
+        let count_from = |asked| if is_planted(Bug::LeaseFromAnswer) { clock } else { asked };
+        let event = match (goal, reply) {
+            (Goal::Grant { asked }, Reply::Granted(lease)) => {
+                process.kept_us = at_us;
+                FleetEvent::LeaseGranted { lease, asked: count_from(asked) }
+            }
+            (Goal::Keep { lease, asked }, Reply::Done(true)) => {
+                process.kept_us = at_us;
+                FleetEvent::LeaseKept { lease, asked: count_from(asked) }
+            }
+            (Goal::Keep { lease, .. }, _) => {
+                self.coverage.met("lease ended by etcd");
+                FleetEvent::LeaseEnded { lease }
+            }
+            (Goal::Identity { lease, node, mark }, Reply::Identity { identity, created }) => {
+                process.created = created;
+                let applied = if mark.fleet == identity { mark.revision } else { 0 };
+                let ask = Ask::JoinAbsent { lease, created, node: node.clone(), applied };
+                return self.send(at, ask, Goal::JoinAbsent { lease, node, identity, applied });
+            }
+            (Goal::JoinAbsent { lease, node, identity, applied }, Reply::Found { run, modified })
+                if run == node.run =>
+            {
+                let ask = Ask::JoinSame { lease, created, node, applied, modified };
+                return self.send(at, ask, Goal::JoinSame { lease, identity });
+            }
+            (Goal::JoinAbsent { .. }, Reply::Found { .. }) => {
+                self.coverage.met("name still that of an earlier process");
+                FleetEvent::JoinFailed { why: "another process".to_owned() }
+            }
+            (Goal::JoinAbsent { lease, identity, .. } | Goal::JoinSame { lease, identity }, Reply::Done(true)) => {
+                FleetEvent::Joined { lease, identity }
+            }
+            (Goal::Identity { .. } | Goal::JoinAbsent { .. } | Goal::JoinSame { .. }, _) => {
+                FleetEvent::JoinFailed { why: "refused".to_owned() }
+            }
+            (Goal::Read { above }, Reply::Snapshot(snapshot)) => {
+                return self.send(at, Ask::List(snapshot.through), Goal::Entries { above, snapshot });
+            }
+            (Goal::Entries { above, mut snapshot }, Reply::Listed(Some(entries))) => {
+                let above = if snapshot.identity == above.fleet { above.revision } else { 0 };
+                snapshot.newest = entries.iter().map(|(entry, _)| entry.revision).max().unwrap_or(0);
+                let missed = entries.into_iter().filter(|(entry, _)| entry.revision > above);
+                let missed: Vec<_> = missed.map(|(_, key)| key).collect();
+                let mut pages: VecDeque<_> = missed.chunks(self.settings.page_max).map(<[_]>::to_vec).collect();
+                if is_planted(Bug::PageSkips) && pages.len() > 1 {
+                    pages.pop_back();
+                }
+                if pages.len() > 3 && self.stage == Stage::Work && self.random.chance(6) {
+                    let time_us = self.between(self.settings.lease_us, self.settings.lease_us * 2);
+                    self.suspend(at, time_us);
+                    self.coverage.met("node suspended while it reads the log");
+                }
+                return self.read_more(at, snapshot, pages);
+            }
+            (Goal::ReadPages { mut snapshot, pages }, Reply::Page(Some(page))) => {
+                snapshot.purges.extend(page);
+                self.coverage.met("log read in pages");
+                return self.read_more(at, snapshot, pages);
+            }
+            (Goal::Read { .. } | Goal::Entries { .. } | Goal::ReadPages { .. }, _) => {
+                FleetEvent::ReadFailed { why: "no page".to_owned() }
+            }
+            (Goal::Append { ticket }, Reply::Appended(Some((revision, mut living)))) => {
+                if is_planted(Bug::LivingLeftOut) && living.len() > 1 {
+                    living.pop();
+                }
+                FleetEvent::Appended { ticket, revision, living }
+            }
+            (Goal::Append { ticket }, _) => {
+                FleetEvent::AppendFailed { ticket, is_unknown: false, why: "another fleet".to_owned() }
+            }
+            (Goal::Publish { revision, .. }, Reply::Done(true)) => FleetEvent::Published { revision },
+            // The key of this node is gone, or the fleet has another identity.
+            (Goal::Publish { lease, .. }, Reply::Done(false)) => FleetEvent::LeaseEnded { lease },
+            (Goal::Publish { .. }, _) => FleetEvent::PublishFailed,
+            (Goal::List { may_trim }, Reply::Listed(Some(mut entries))) => {
+                entries.sort_by_key(|(entry, _)| entry.revision);
+                let now_s = self.now_us / SECOND;
+                let measured: Vec<_> = entries.iter().map(|(entry, _)| *entry).collect();
+                let through = trim_through(&self.settings.rules, &measured, now_s).filter(|_| may_trim).unwrap_or(0);
+                let gone = entries.iter().take_while(|(entry, _)| entry.revision <= through);
+                let keys: Vec<_> = gone.map(|(_, key)| key.clone()).collect();
+                if !keys.is_empty() {
+                    return self.send(at, Ask::Floor, Goal::Floor { through, keys });
+                }
+                let purges = entries.len() as u64;
+                FleetEvent::LogReviewed(LogTotals { purges, bytes: 100 * purges })
+            }
+            (Goal::Floor { through, keys }, Reply::Floor(floor, modified)) => {
+                self.coverage.met("purges removed from the log");
+                let ask = Ask::Remove { created, modified, floor: floor.max(through), keys };
+                return self.send(at, ask, Goal::Nothing);
+            }
+            _ => return,
+        };
+        self.feed(at, event);
+    }
+
+    fn read_more(&mut self, at: usize, mut snapshot: LogSnapshot, mut pages: VecDeque<Vec<LogKey>>) {
+        let Some(keys) = pages.pop_front() else {
+            if !is_planted(Bug::ReadByKeys) {
+                snapshot.purges.sort_by_key(|purge| purge.revision);
+            }
+            return self.feed(at, FleetEvent::LogRead(snapshot));
+        };
+        let ask = Ask::ReadPage { keys, at: snapshot.through };
+        self.send(at, ask, Goal::ReadPages { snapshot, pages });
+    }
+
+    /// Ends a request that has had no answer in time, or could not be sent.
+    pub fn on_failed(&mut self, at: usize, run: u64, call: u64, is_unsent: bool) {
+        let Some(process) = self.nodes[at].of(run) else { return };
+        let Some(goal) = process.pending.remove(&call) else { return };
+        let why = "no answer".to_owned();
+        let event = match goal {
+            Goal::Grant { .. } | Goal::Keep { .. } => FleetEvent::LeaseFailed { why },
+            Goal::Identity { .. } | Goal::JoinAbsent { .. } | Goal::JoinSame { .. } => FleetEvent::JoinFailed { why },
+            Goal::Read { .. } | Goal::Entries { .. } | Goal::ReadPages { .. } => FleetEvent::ReadFailed { why },
+            Goal::Append { ticket } => FleetEvent::AppendFailed { ticket, is_unknown: !is_unsent, why },
+            Goal::Publish { .. } => FleetEvent::PublishFailed,
+            Goal::Nothing | Goal::List { .. } | Goal::Floor { .. } => return,
+        };
+        self.feed(at, event);
+    }
+
+    /// Ends leases whose time is over, now and then.
+    pub fn end_leases(&mut self) {
+        if self.now_us >= self.etcd.down_until_us {
+            let before = self.etcd.model.revision;
+            self.etcd.model.end_leases(self.now_us);
+            if self.etcd.model.revision != before {
+                self.wake_watches();
+            }
+        }
+        let after_us = self.between(20 * MILLISECOND, 200 * MILLISECOND);
+        self.plan(after_us, Happening::LeasesEnd);
+    }
+}
