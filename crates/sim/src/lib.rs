@@ -20,5 +20,4 @@ pub mod switch;
 pub mod volume;
 pub mod volume_clients;
 pub mod volume_journal;
-pub mod volume_local;
 pub mod volume_names;

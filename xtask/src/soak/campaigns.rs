@@ -238,6 +238,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
+        name: "volume-names",
+        program: Program::Of { program: "sim-campaigns", campaign: "volume-names" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "500"), ("{images}", "5000", "300")],
+    },
+    Campaign {
         name: "volume-crash-states",
         program: Program::Of { program: "sim-campaigns", campaign: "volume-crash-states" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--least", "{distinct}"],

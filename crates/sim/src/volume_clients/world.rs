@@ -5,7 +5,7 @@
 //! operation of it reaches the disk. Leaves to others: the decision when something is lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,15 +15,13 @@ use nectary_volume::format::Identity;
 use nectary_volume::journal::{FormatOptions, format};
 use nectary_volume::metadata::first;
 use nectary_volume::server::{Server, ServerError, ServerOptions};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::crash::Base;
 use crate::disk::{Disk, DiskOptions};
 use crate::late::{Delays, Late, Owned, UnderWay};
-use crate::random::Random;
 use crate::switch::{Off, Switch};
 
 /// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
@@ -217,76 +215,6 @@ pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Resul
     Client::connect(device, options, Arc::new(NoKernel)).await
 }
 
-/// The network of a host.
-pub struct Network {
-    /// The longest time that a message takes. *Units*: milliseconds.
-    delay_ms_max: u64,
-    seeds: AtomicU64,
-    /// Whether no message passes.
-    is_stalled: AtomicBool,
-    /// How often all connections were cut.
-    cuts: watch::Sender<u64>,
-}
-
-impl Network {
-    /// A network whose messages take at most so long, in order on each connection. *Units*: milliseconds.
-    pub fn new(seed: u64, delay_ms_max: u64) -> Arc<Network> {
-        let (seeds, is_stalled) = (AtomicU64::new(seed << 20), AtomicBool::new(false));
-        Arc::new(Network { delay_ms_max, seeds, is_stalled, cuts: watch::Sender::new(0) })
-    }
-
-    /// Stops or passes all messages.
-    pub fn stall(&self, is_stalled: bool) {
-        self.is_stalled.store(is_stalled, Ordering::Relaxed);
-    }
-
-    /// Cuts all connections; new ones are possible.
-    pub fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-
-    /// Passes bytes of one direction of a connection.
-    async fn pass(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
-        let mut random = Random::new(self.seeds.fetch_add(1, Ordering::Relaxed));
-        let mut bytes = vec![0; 1 << 16];
-        loop {
-            let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
-            tokio::time::sleep(Duration::from_millis(random.below(self.delay_ms_max + 1))).await;
-            while self.is_stalled.load(Ordering::Relaxed) {
-                tokio::time::sleep(PAUSE).await;
-            }
-            if to.write_all(&bytes[..count]).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Passes connections to the present server until it is dropped.
-    async fn relay(self: Arc<Network>, listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
-        let (mut passing, mut cuts) = (JoinSet::new(), self.cuts.subscribe());
-        loop {
-            tokio::select! {
-                biased;
-                _ = cuts.changed() => passing.abort_all(),
-                Some(_) = passing.join_next() => {}
-                accepted = listener.accept() => {
-                    let Ok((near, _)) = accepted else { return };
-                    let (path, this) = (lock(&at).clone(), self.clone());
-                    passing.spawn(async move {
-                        if let Ok(far) = UnixStream::connect(path).await {
-                            let ((near_from, near_to), (far_from, far_to)) = (near.into_split(), far.into_split());
-                            tokio::select! {
-                                () = this.pass(near_from, far_to) => {}
-                                () = this.pass(far_from, near_to) => {}
-                            }
-                        }
-                    });
-                }
-            }
-        }
-    }
-}
-
 /// A host with a session.
 pub struct Host {
     /// The session.
@@ -407,24 +335,6 @@ impl World {
     }
 }
 
-impl World {
-    /// Starts a host with a session, behind a network. Its changes of names are durable soon after their calls.
-    ///
-    /// *Errors*: no session begins.
-    pub async fn host_behind(&self, number: usize, network: Arc<Network>) -> Result<Host, String> {
-        let (way, socket) = (self.way(), self.folder.socket());
-        let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
-        let relay = tokio::spawn(network.relay(listener, self.at.clone()));
-        let (servers, host) = (vec![Address::Unix(socket)], format!("host{number}"));
-        let (tls, kind, are_names_synced, are_names_local) = (None, 2, false, true);
-        let options = ClientOptions { servers, tls, volume: VOLUME, host, kind, are_names_synced, are_names_local };
-        let client = Client::connect(way.device.clone(), options, Arc::new(NoKernel)).await;
-        let client = client.map_err(|error| format!("host {number}: {error}"))?;
-        let session = client.figures().session;
-        Ok(Host { client, session, way, relay })
-    }
-}
-
 /// Passes connections to the present server until it is dropped.
 async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
     let mut passing = JoinSet::new();
@@ -448,6 +358,7 @@ async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::{Instant, interval};
 
     #[test]

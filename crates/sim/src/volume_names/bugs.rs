@@ -15,6 +15,8 @@ pub enum Bug {
     LateSet,
     /// The kernel shows names of the answer to READDIRPLUS for some time.
     LateListing,
+    /// The kernel shows old attributes of an inode that a rename has replaced, if it knew another one by the name.
+    ReplacedShown,
     /// The kernel shows that a name is absent for some time.
     AbsentGiven,
 }
@@ -24,6 +26,7 @@ impl Bug {
     pub const EVERY: &'static [Bug] = &[
         Bug::Volume(VolumeBug::AbsentNameKept),
         Bug::AbsentGiven,
+        Bug::ReplacedShown,
         Bug::Volume(VolumeBug::RepeatedInPart),
         Bug::Volume(VolumeBug::RepeatedInOtherOrder),
         Bug::Volume(VolumeBug::RepeatedTwice),
@@ -46,6 +49,13 @@ impl Bug {
         Bug::Volume(VolumeBug::NamesInGrace),
         Bug::Volume(VolumeBug::ReplacedBeforeData),
         Bug::Volume(VolumeBug::DependenceIgnored),
+        Bug::Volume(VolumeBug::NumbersNotTaken),
+        Bug::Volume(VolumeBug::NumberTwice),
+        Bug::Volume(VolumeBug::LocalUnleased),
+        Bug::Volume(VolumeBug::OthersUnlinked),
+        Bug::Volume(VolumeBug::HeldShown),
+        Bug::Volume(VolumeBug::ReturnOvertakes),
+        Bug::Volume(VolumeBug::LocalTwice),
     ];
 
     /// The bug's name in reports.
@@ -55,6 +65,7 @@ impl Bug {
             Bug::LateCreate => "attributes of a late CREATE shown",
             Bug::LateSet => "attributes of a late SETATTR shown",
             Bug::LateListing => "names of a late READDIRPLUS shown",
+            Bug::ReplacedShown => "attributes of a replaced inode shown",
             Bug::AbsentGiven => "absence of a name shown",
         }
     }

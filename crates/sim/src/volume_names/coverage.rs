@@ -43,6 +43,8 @@ pub struct Coverage {
     forgotten: u64,
     /// Calls that were lost with their session, and might be.
     lost: u64,
+    /// Changes of names that hosts made themselves, and all calls of the runs in which they may.
+    local: (u64, u64),
 }
 
 impl Coverage {
@@ -61,11 +63,27 @@ impl Coverage {
         self.lost += lost;
     }
 
+    /// Counts changes of names that hosts made themselves.
+    pub fn add_local(&mut self, local: u64) {
+        self.local.0 += local;
+    }
+
+    /// Counts the calls of a run in which hosts make and remove names themselves.
+    pub fn add_local_calls(&mut self, calls: u64) {
+        self.local.1 += calls;
+    }
+
+    /// Whether a third of the calls, where hosts may make and remove names themselves, are such changes.
+    pub fn is_local_enough(&self) -> bool {
+        3 * self.local.0 >= self.local.1
+    }
+
     /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Coverage) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
         self.add(other.hits, other.forgotten);
         self.lost += other.lost;
+        self.local = (self.local.0 + other.local.0, self.local.1 + other.local.1);
     }
 
     /// All counts, with their names.
@@ -75,6 +93,8 @@ impl Coverage {
             ("names and attributes shown without a request", self.hits),
             ("names forgotten for other hosts", self.forgotten),
             ("changes that a lost session may take along", self.lost),
+            ("changes that hosts made themselves", self.local.0),
+            ("calls where hosts may do that", self.local.1),
         ];
         events.chain(others).collect()
     }

@@ -12,9 +12,9 @@ use nectary_block::{Recorder, SharedDevice};
 use nectary_host::log::{Level, write_only};
 use nectary_volume::simulated::switch_on;
 
-use super::explained;
-use super::program::Board;
+use super::board::Board;
 use super::world::World;
+use super::{are_names_local, explained};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
 use crate::volume_clients::world::Start;
@@ -77,7 +77,7 @@ pub fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut
     let recorder = Recorder::new();
     let board = in_virtual_time(async {
         switch_on(true);
-        let board = Board::new(false, Some(recorder.clone()));
+        let board = Board::new(false, are_names_local(seed), Some(recorder.clone()));
         let world = World::new(seed, start.disk(seed), board.clone(), Some(recorder.clone()));
         let ended = world.run(seed).await;
         switch_on(false);

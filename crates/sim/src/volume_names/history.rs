@@ -2,9 +2,11 @@
 //!
 //! Owns: the calls with their begin and end, the lives of sessions, and the losses of servers. The promises:
 //! 1. What a call of a session that lives was told stays.
-//! 2. A session that is lost loses only if a server is lost, too: at most its last second, and no operation without all
-//!    that it did after it, unless they were synced. A session that ends by itself says how many it may have lost.
+//! 2. A session that is lost loses at most its newest changes: those that it did not know to be durable, and none without
+//!    all that it did after it. If its server does everything, it loses some only if the server is lost, too, and at most
+//!    its last second. A session that ends by itself says how many it may have lost.
 //! 3. Written data of a lost session may be lost until it is synced, or its file replaces another one.
+//! 4. A host that is cut off for longer than its lease answers nothing.
 //!
 //! Leaves to others: the search for an order (`order`).
 
@@ -20,14 +22,14 @@ use super::tree::{Call, Outcome, Tag};
 const LOSS_MAX: Duration = Duration::from_millis(1300);
 /// The longest time between two losses of servers in which sessions may not have repeated everything.
 const RECOVERY_MAX: Duration = Duration::from_secs(15);
+/// A host that is cut off for longer has no lease.
+const LEASE_MAX: Duration = Duration::from_millis(5500);
 
-/// The end of a session.
+/// The end of a session, and how many of its changes were answered and not known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Its process was killed.
-    Killed,
-    /// It was ended, and said that it may have lost so many changes.
-    Over(u64),
+struct End {
+    at: Moment,
+    unstored: u64,
 }
 
 /// A call.
@@ -56,13 +58,22 @@ struct Synced {
 
 #[derive(Debug, Clone, Default)]
 struct Life {
-    end: Option<(End, Moment)>,
+    end: Option<End>,
     synced: Vec<Synced>,
+    /// Since when its host is cut off.
+    cut_since: Option<Duration>,
 }
 
 /// A tick, and its time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Moment {
+    tick: u64,
+    at: Duration,
+}
+
+/// From when on the changes of a session may be lost: those that end at this tick or later, and at this time or later.
+#[derive(Debug, Clone, Copy)]
+struct Loss {
     tick: u64,
     at: Duration,
 }
@@ -70,6 +81,8 @@ struct Moment {
 /// All calls.
 #[derive(Debug, Clone, Default)]
 pub struct History {
+    /// Whether sessions make and remove names themselves.
+    are_names_local: bool,
     calls: Vec<Recorded>,
     lives: Vec<Life>,
     /// When servers were lost.
@@ -82,6 +95,11 @@ pub struct History {
 }
 
 impl History {
+    /// Makes a history of sessions that make and remove names themselves, or do not.
+    pub fn new(are_names_local: bool) -> History {
+        History { are_names_local, ..History::default() }
+    }
+
     /// Sets the time.
     pub fn at(&mut self, now: Duration) -> &mut History {
         self.now = now;
@@ -114,16 +132,26 @@ impl History {
         self.broken.get_or_insert_with(|| format!("{what} (at {} ms)", now.as_millis()));
     }
 
+    /// Returns the number of sessions.
+    pub fn sessions(&self) -> usize {
+        self.lives.len()
+    }
+
     /// Notes a new session; returns its number.
     pub fn session(&mut self) -> usize {
         self.lives.push(Life::default());
         self.lives.len() - 1
     }
 
-    /// Notes the end of a session.
-    pub fn ended(&mut self, session: usize, end: End) {
-        let now = self.moment();
-        self.lives[session].end.get_or_insert((end, now));
+    /// Notes the end of a session that did not know so many of its changes to be durable.
+    pub fn ended(&mut self, session: usize, unstored: u64) {
+        let at = self.moment();
+        self.lives[session].end.get_or_insert(End { at, unstored });
+    }
+
+    /// Notes that the host of a session is cut off, or no more.
+    pub fn cut(&mut self, session: usize, is_cut: bool) {
+        self.lives[session].cut_since = is_cut.then_some(self.now);
     }
 
     /// Notes the loss of a server.
@@ -153,6 +181,12 @@ impl History {
     pub fn end(&mut self, call: usize, outcome: Outcome) {
         let (returned, ended_at) = (self.tick(), self.now);
         let call = &mut self.calls[call];
+        let cut_since = self.lives[call.session].cut_since;
+        if let Some(since) = cut_since.filter(|since| call.begun_at > *since + LEASE_MAX) {
+            let what =
+                format!("{:?} is {outcome:?} on a host that is cut off since {} ms", call.call, since.as_millis());
+            return self.is_broken(what);
+        }
         (call.returned, call.ended_at, call.outcome) = (returned, ended_at, Some(outcome));
     }
 
@@ -167,8 +201,9 @@ impl History {
         self.lives[session].synced.push(Synced { done, before, file });
     }
 
-    /// Returns the history up to a tick, at which everything is lost.
-    pub fn until(&self, tick: u64) -> History {
+    /// Returns the history up to a tick, at which everything is lost. `unstored`: how many changes of a session were answered
+    /// and not known to be durable then.
+    pub fn until(&self, tick: u64, unstored: impl Fn(usize) -> u64) -> History {
         let calls: Vec<Recorded> = self.calls.iter().filter(|call| call.invoked <= tick).cloned().collect();
         let times = calls.iter().flat_map(|call| [(call.invoked, call.begun_at), (call.returned, call.ended_at)]);
         let at = times.filter(|(when, _)| *when <= tick).map(|(_, at)| at).max().unwrap_or_default();
@@ -177,9 +212,13 @@ impl History {
             false => call,
         });
         let calls: Vec<Recorded> = calls.collect();
-        let lives = self.lives.iter().map(|life| Life {
-            end: life.end.filter(|(_, end)| end.tick <= tick).or(Some((End::Killed, Moment { tick, at }))),
+        let lives = self.lives.iter().enumerate().map(|(session, life)| Life {
+            end: life
+                .end
+                .filter(|end| end.at.tick <= tick)
+                .or_else(|| Some(End { at: Moment { tick, at }, unstored: unstored(session) })),
             synced: life.synced.iter().filter(|synced| synced.done <= tick).copied().collect(),
+            cut_since: None,
         });
         let mut crashes: Vec<Moment> = self.crashes.iter().filter(|crash| crash.tick <= tick).copied().collect();
         crashes.push(Moment { tick, at });
@@ -187,7 +226,8 @@ impl History {
         let made = calls.iter().filter(|call| call.outcome.is_some()).filter_map(|call| call.call.made());
         let made: BTreeSet<Tag> = made.collect();
         let tags = self.tags.iter().filter(|(_, tag)| made.contains(tag)).map(|(number, tag)| (*number, *tag));
-        History { calls, lives: lives.collect(), crashes, tags: tags.collect(), tick, now: at, broken: None }
+        let (lives, tags) = (lives.collect(), tags.collect());
+        History { are_names_local: self.are_names_local, calls, lives, crashes, tags, tick, now: at, broken: None }
     }
 
     /// Learns attributes: a number names one file for ever. Returns the file's tag.
@@ -202,14 +242,16 @@ impl History {
 
     /// Returns the calls, and for each of its indices a description.
     pub fn steps(&self) -> Vec<Step> {
-        let losses: Vec<Option<Duration>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
+        let losses: Vec<Option<Loss>> = (0..self.lives.len()).map(|session| self.lost_since(session)).collect();
         let may_be_lost: Vec<bool> =
             self.calls.iter().map(|call| self.may_be_lost(call, losses[call.session])).collect();
         let is_ended = |call: &Recorded| self.lives[call.session].end.is_some();
         let is_kept = |at: &usize| {
             let call = &self.calls[*at];
             let is_seen = call.outcome.is_some() && !may_be_lost[*at];
-            !call.is_void && (call.call.is_change() || is_seen)
+            // What is refused changes nothing.
+            let may_change = call.call.is_change() && !matches!(call.outcome, Some(Outcome::Refused(_)));
+            !call.is_void && (may_change || is_seen)
         };
         let kept: Vec<usize> = (0..self.calls.len()).filter(is_kept).collect();
         let mut steps: Vec<Step> = Vec::new();
@@ -243,17 +285,33 @@ impl History {
         format!("{:?}: {:?} ({} to {})", step.call, step.outcome, step.invoked, step.returned)
     }
 
-    /// Returns the time from which on the changes of a session may be lost.
-    fn lost_since(&self, session: usize) -> Option<Duration> {
-        let (kind, end) = self.lives[session].end?;
-        if kind == End::Over(0) {
+    /// Returns from when on the changes of a session may be lost.
+    fn lost_since(&self, session: usize) -> Option<Loss> {
+        let End { at: end, unstored } = self.lives[session].end?;
+        if unstored == 0 {
             return None;
         }
+        let of_session =
+            self.calls.iter().filter(|call| call.session == session && call.outcome == Some(Outcome::Done));
+        // The others are durable when they are answered, or have no operation.
+        let is_operation =
+            |call: &&Recorded| call.call.is_change() && !matches!(call.call, Call::Write(..) | Call::Cut(_));
+        let mut changes: Vec<&Recorded> = of_session.filter(is_operation).collect();
+        changes.sort_by_key(|call| call.returned);
+        // Calls at the same time may end in another order than that of the operations.
+        let mut left = unstored;
+        let newest = changes.iter().rev().take_while(|call| {
+            let is_among = left > 0;
+            // A rename of a file to another of its names is no operation.
+            left -= u64::from(is_among && !matches!(call.call, Call::Rename { .. }));
+            is_among
+        });
+        let tick = newest.map(|call| call.invoked).min()?;
+        if self.are_names_local {
+            return Some(Loss { tick, at: Duration::ZERO });
+        }
         // It has repeated everything to a server if that answered a later change.
-        let is_recovered = |crash: &Duration| {
-            let of = self.calls.iter().filter(|call| call.session == session && call.outcome.is_some());
-            of.filter(|call| call.call.is_change()).any(|call| call.begun_at > *crash)
-        };
+        let is_recovered = |crash: &Duration| changes.iter().any(|call| call.begun_at > *crash);
         let mut since: Option<Duration> = None;
         for crash in self.crashes.iter().rev().map(|crash| crash.at).filter(|crash| *crash <= end.at + LOSS_MAX) {
             let is_near = since.is_some_and(|since| since.saturating_sub(crash) < RECOVERY_MAX);
@@ -261,31 +319,32 @@ impl History {
                 since = Some(crash);
             }
         }
-        since.map(|since| since.saturating_sub(LOSS_MAX))
+        since.map(|since| Loss { tick, at: since.saturating_sub(LOSS_MAX) })
     }
 
-    fn may_be_lost(&self, call: &Recorded, lost_since: Option<Duration>) -> bool {
+    fn may_be_lost(&self, call: &Recorded, loss: Option<Loss>) -> bool {
         let life = &self.lives[call.session];
         if call.outcome.is_none() || life.end.is_none() {
             return false;
         }
-        if let Call::Write(file, _) = call.call {
-            return !life.synced.iter().any(|synced| synced.file == Some(file) && call.returned < synced.before);
-        }
-        let is_refused = matches!(call.outcome, Some(Outcome::Refused(_)));
-        let is_late = lost_since.is_some_and(|since| call.ended_at >= since);
-        // A truncation, and a refusal, is answered when everything is durable.
+        let is_late = loss.is_some_and(|loss| call.returned >= loss.tick && call.ended_at >= loss.at);
+        // What it saw, or what it was refused for, may have been its own.
         match call.call {
+            Call::Write(file, _) => {
+                !life.synced.iter().any(|synced| synced.file == Some(file) && call.returned < synced.before)
+            }
+            // A truncation is answered when everything is durable.
             Call::Cut(_) => false,
-            // What it saw may have been its own.
-            Call::Read(_) => true,
-            _ if !call.call.is_change() => is_late || self.has_unsynced_data(call.session),
-            _ => is_late && !is_refused && !life.synced.iter().any(|synced| call.returned < synced.before),
+            Call::Read(file) | Call::Stat(file) => is_late || self.has_unsynced_data(call, file),
+            _ if !call.call.is_change() || call.outcome != Some(Outcome::Done) => is_late,
+            _ => is_late && !life.synced.iter().any(|synced| call.returned < synced.before),
         }
     }
 
-    fn has_unsynced_data(&self, session: usize) -> bool {
-        let mut of = self.calls.iter().filter(|call| call.session == session);
-        of.any(|call| matches!(call.call, Call::Write(..)) && self.may_be_lost(call, None))
+    /// Whether the session of a call had written to a file before it ended, and may lose that.
+    fn has_unsynced_data(&self, call: &Recorded, of: Tag) -> bool {
+        let before = self.calls.iter().filter(|other| other.session == call.session && other.invoked < call.returned);
+        let mut written = before.filter(|other| matches!(other.call, Call::Write(file, _) if file == of));
+        written.any(|other| other.outcome.is_none() || self.may_be_lost(other, None))
     }
 }

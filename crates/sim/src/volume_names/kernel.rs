@@ -5,9 +5,11 @@
 //! along. Attributes are applied only if they were requested after the last that were applied, and after the kernel was
 //! told to forget; those of CREATE, LINK and SETATTR are applied in any case. A name is forgotten under the lock of its
 //! directory; a look-up of a name that the kernel does not have holds the lock shared, a change holds it alone, and a
-//! look-up of a name whose time is over holds no lock. Leaves to others: the mount's process (`mount`).
+//! look-up of a name whose time is over holds no lock. While a host's own change is under way, its kernel may show what
+//! was there before it ([`OwnChange`]). Leaves to others: the mount's process (`mount`).
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +56,49 @@ struct State {
     under_way: HashMap<FileId, u32>,
     /// Where directories were found last.
     places: HashMap<FileId, (FileId, Vec<u8>)>,
+    /// The names and inodes that own changes under way change, and how many of these remove names.
+    changing_names: HashMap<(FileId, Vec<u8>), u32>,
+    changing: HashMap<FileId, u32>,
+    removals: u32,
+}
+
+/// A change of names or attributes by this host that is under way: of what it changes nobody may rely on the kernel.
+pub struct OwnChange {
+    kernel: Arc<Kernel>,
+    names: Vec<(FileId, Vec<u8>)>,
+    inodes: Vec<FileId>,
+    /// Whether an inode loses a name, which may be another one than the kernel thinks.
+    is_removal: bool,
+}
+
+impl OwnChange {
+    /// Begins a change.
+    pub fn begin(kernel: &Arc<Kernel>, names: &[(FileId, &[u8])], inodes: &[FileId], is_removal: bool) -> OwnChange {
+        let names: Vec<_> = names.iter().map(|(directory, name)| (*directory, name.to_vec())).collect();
+        let mut state = lock(&kernel.state);
+        names.iter().for_each(|name| *state.changing_names.entry(name.clone()).or_default() += 1);
+        inodes.iter().for_each(|inode| *state.changing.entry(*inode).or_default() += 1);
+        state.removals += u32::from(is_removal);
+        OwnChange { kernel: kernel.clone(), names, inodes: inodes.to_vec(), is_removal }
+    }
+}
+
+impl Drop for OwnChange {
+    fn drop(&mut self) {
+        let mut state = lock(&self.kernel.state);
+        self.names.iter().for_each(|name| one_less(&mut state.changing_names, name));
+        self.inodes.iter().for_each(|inode| one_less(&mut state.changing, inode));
+        state.removals -= u32::from(self.is_removal);
+    }
+}
+
+fn one_less<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
 }
 
 /// The kernel of a host, and what it was given with a time.
@@ -119,6 +164,17 @@ impl Kernel {
         let node = state.nodes.get(&dentry.inode)?;
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(node.shown.clone())
+    }
+
+    /// Whether a name is what the kernel shows: no own change of it is under way.
+    pub fn is_name_sure(&self, directory: FileId, name: &[u8]) -> bool {
+        !lock(&self.state).changing_names.contains_key(&(directory, name.to_vec()))
+    }
+
+    /// Whether the attributes of an inode are what the kernel shows: no own change of them is under way.
+    pub fn is_sure(&self, file: FileId) -> bool {
+        let state = lock(&self.state);
+        state.removals == 0 && !state.changing.contains_key(&file)
     }
 
     /// Whether the kernel shows that there is no such name: it does if a planted bug has told it so.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use nectary_block::Buffer;
 use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
 use nectary_volume::protocol::{Attributes, Changes, FileId};
+use tokio::time::{Instant, sleep_until};
 
 use super::bugs::{Bug, is_planted};
-use super::kernel::{ABSENT, Kernel};
+use super::kernel::{ABSENT, Kernel, OwnChange};
 
 /// A wrong time, by a planted bug.
 const WRONG: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ pub enum Fail {
     Refused(i32),
     /// The session is over, and the call may have been done or not.
     Over,
-    /// The session was over before the call.
+    /// The session was over before the call, or what it showed is not sure.
     Void,
     /// Nothing of this kind may happen.
     Wrong(String),
@@ -59,6 +60,8 @@ fn is_directory(found: &Attributes) -> bool {
 pub struct Mount {
     pub kernel: Arc<Kernel>,
     client: Mutex<(Client, usize)>,
+    /// Until when programs make no calls.
+    rest_until: Mutex<Option<Instant>>,
 }
 
 /// A part of a listing: its names, with the last one's cookie, and whether they are the last.
@@ -67,7 +70,7 @@ pub type Part = (Vec<(Vec<u8>, Attributes)>, u64, bool);
 impl Mount {
     /// Makes a mount whose session has this number in the history.
     pub fn new(kernel: Arc<Kernel>, client: Client, session: usize) -> Mount {
-        Mount { kernel, client: Mutex::new((client, session)) }
+        Mount { kernel, client: Mutex::new((client, session)), rest_until: Mutex::default() }
     }
 
     /// Returns the present session, and its number in the history.
@@ -80,14 +83,42 @@ impl Mount {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = (client, session);
     }
 
-    fn client(&self) -> Client {
-        self.session().0
+    /// Lets programs begin no calls for some time.
+    pub fn rest(&self, time: Duration) {
+        *self.rest_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+    }
+
+    /// Waits until programs may begin calls.
+    pub async fn rested(&self) {
+        let until = *self.rest_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = until {
+            sleep_until(until).await;
+        }
+    }
+
+    /// Returns the calls of the present session.
+    pub fn calls(&self) -> Calls<'_> {
+        Calls { mount: self, kernel: &self.kernel, client: self.session().0 }
+    }
+}
+
+/// System calls; those that the session cannot answer are none of the next session.
+pub struct Calls<'a> {
+    mount: &'a Mount,
+    kernel: &'a Arc<Kernel>,
+    client: Client,
+}
+
+impl Calls<'_> {
+    /// Returns the client of the newest session.
+    fn last(&self) -> Client {
+        self.mount.session().0
     }
 
     /// Looks a name up.
     pub async fn look(&self, directory: FileId, name: &[u8]) -> Result<Option<Attributes>> {
         if let Some(shown) = self.kernel.shown_name(directory, name) {
-            return Ok(Some(shown));
+            return self.kernel.is_name_sure(directory, name).then_some(Some(shown)).ok_or(Fail::Void);
         }
         if self.kernel.is_shown_absent(directory, name) {
             return Ok(None);
@@ -113,9 +144,9 @@ impl Mount {
 
     /// Asks the mount's process for a name. With an identity the kernel has the name, and holds no lock.
     async fn ask(&self, directory: FileId, name: &[u8], identity: Option<u64>) -> Result<Option<Attributes>> {
-        let (kernel, version) = (&self.kernel, self.kernel.version());
+        let (kernel, version) = (self.kernel, self.kernel.version());
         kernel.pause().await;
-        let found = match self.client().look_up(directory, name).await {
+        let found = match self.client.look_up(directory, name).await {
             Ok(found) => found,
             Err(error) if error.errno() == libc::ENOENT && !error.is_end() => {
                 kernel.pause().await;
@@ -129,11 +160,11 @@ impl Mount {
             Err(error) => return Err(error.into()),
         };
         let is_settled = kernel.is_settled(found.id(), is_directory(&found), (directory, name));
-        let (shown, valid) = kernel.given().give(&self.client(), &found, true);
+        let (shown, valid) = kernel.given().give(&self.last(), &found, true);
         let valid = if is_settled { valid } else { Duration::ZERO };
         let name_valid = match valid.is_zero() {
             true => Duration::ZERO,
-            false => kernel.given().give_name(&self.client(), directory, name, found.id()),
+            false => kernel.given().give_name(&self.last(), directory, name, found.id()),
         };
         kernel.answer(shown.id());
         kernel.pause().await;
@@ -149,12 +180,12 @@ impl Mount {
     /// Returns the attributes of a file.
     pub async fn stat(&self, file: FileId) -> Result<Attributes> {
         if let Some(shown) = self.kernel.shown(file) {
-            return Ok(shown);
+            return self.kernel.is_sure(file).then_some(shown).ok_or(Fail::Void);
         }
-        let (kernel, version) = (&self.kernel, self.kernel.version());
+        let (kernel, version) = (self.kernel, self.kernel.version());
         kernel.pause().await;
-        let found = self.client().attributes(file).await?;
-        let (shown, valid) = kernel.given().give(&self.client(), &found, true);
+        let found = self.client.attributes(file).await?;
+        let (shown, valid) = kernel.given().give(&self.last(), &found, true);
         kernel.answer(shown.id());
         kernel.pause().await;
         kernel.arrived(&shown, valid, Some(version));
@@ -173,26 +204,33 @@ impl Mount {
         self.kernel.arrived(found, valid, None);
     }
 
-    /// Makes a file or a directory; a file is open then.
-    pub async fn make(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, Option<OpenFile>)> {
+    /// Makes a file or a directory, and opens it if it is to be open.
+    pub async fn make(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: New,
+        is_open: bool,
+    ) -> Result<(Attributes, Option<OpenFile>)> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
         let is_of_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
-        let there = match is_of_directory {
-            true => self.look_locked(directory, name).await?,
-            false => self.kernel.shown_name(directory, name),
+        let there = match is_open {
+            true => self.kernel.shown_name(directory, name),
+            false => self.look_locked(directory, name).await?,
         };
         if there.is_some() {
             return Err(Fail::Refused(libc::EEXIST));
         }
         self.kernel.given().note_own_change(directory);
-        let client = self.client();
-        let (made, open) = match is_of_directory {
-            true => (client.create(directory, name, new).await?, None),
-            false => {
+        let client = &self.client;
+        let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory], false);
+        let (made, open) = match is_open {
+            true => {
                 let (made, open) = client.create_open(directory, name, new).await?;
                 (made, Some(open))
             }
+            false => (client.create(directory, name, new).await?, None),
         };
         self.changed(&[directory]);
         let valid = if is_planted(Bug::LateCreate) { WRONG } else { Duration::ZERO };
@@ -209,7 +247,8 @@ impl Mount {
         let _alone = lock.write().await;
         let there = self.look_locked(directory, name).await?.ok_or(Fail::Refused(libc::ENOENT))?.id();
         self.kernel.given().note_own_change(directory);
-        let removed = self.client().unlink(directory, name, is_of_directory).await?;
+        let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, there], true);
+        let removed = self.client.unlink(directory, name, is_of_directory).await?;
         self.changed(&[directory, removed.id()]);
         self.kernel.pause().await;
         self.kernel.drop_name(directory, name);
@@ -226,7 +265,8 @@ impl Mount {
             return Err(Fail::Refused(libc::EEXIST));
         }
         self.kernel.given().note_own_change(directory);
-        let linked = self.client().link(file, directory, name).await?;
+        let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, file], false);
+        let linked = self.client.link(file, directory, name).await?;
         self.changed(&[directory, file]);
         self.answered(&linked, Duration::ZERO).await;
         self.kernel.add_name(directory, name, file, (false, Duration::ZERO));
@@ -248,19 +288,20 @@ impl Mount {
             Some(there) if there.id() == moved => return Ok(()),
             _ => {}
         }
-        let client = self.client();
+        let client = &self.client;
         self.kernel.given().note_own_change(from.0);
         self.kernel.given().note_own_change(to.0);
+        let _own = OwnChange::begin(self.kernel, &[from, to], &[from.0, to.0, moved], true);
         let ways: &[_] = if is_exchange { &[(from, to), (to, from)] } else { &[(from, to)] };
         for (from, to) in ways {
-            let pause = self.kernel.given().begin_rename(&client, *from, *to);
+            let pause = self.kernel.given().begin_rename(&self.last(), *from, *to);
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
         }
         let renamed = client.rename(from, to, flags).await;
         for (from, to) in ways {
-            let pause = self.kernel.given().end_rename(&self.client(), *from, *to);
+            let pause = self.kernel.given().end_rename(&self.last(), *from, *to);
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
             }
@@ -278,7 +319,8 @@ impl Mount {
     /// Sets the mode of a file, or truncates it.
     pub async fn set(&self, file: FileId, changes: Changes) -> Result<()> {
         self.kernel.pause().await;
-        let set = self.client().set_attributes(file, changes).await?;
+        let _own = OwnChange::begin(self.kernel, &[], &[file], false);
+        let set = self.client.set_attributes(file, changes).await?;
         let valid = if is_planted(Bug::LateSet) { WRONG } else { Duration::ZERO };
         self.answered(&set, valid).await;
         Ok(())
@@ -288,7 +330,7 @@ impl Mount {
     pub async fn list(&self, directory: FileId, cookie: u64, is_whole: bool) -> Result<Part> {
         let version = self.kernel.version();
         self.kernel.pause().await;
-        let (names, is_end) = self.client().list(directory, cookie, if is_whole { ENTRIES } else { 2 }).await?;
+        let (names, is_end) = self.client.list(directory, cookie, if is_whole { ENTRIES } else { 2 }).await?;
         let last = names.last().map_or(cookie, |last| last.cookie);
         names.iter().for_each(|listed| self.kernel.answer(listed.attributes.id()));
         self.kernel.pause().await;
@@ -305,7 +347,7 @@ impl Mount {
 
     /// Opens a file.
     pub async fn open(&self, file: FileId, opening: Opening) -> Result<OpenFile> {
-        Ok(self.client().open(file, opening, false).await?)
+        Ok(self.client.open(file, opening, false).await?)
     }
 
     /// Reads what was written last.
@@ -320,6 +362,7 @@ impl Mount {
 
     /// Writes.
     pub async fn write(&self, open: &OpenFile, value: u64) -> Result<()> {
+        let _own = OwnChange::begin(self.kernel, &[], &[open.id()], false);
         open.write(At::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
         self.changed(&[open.id()]);
         Ok(())

@@ -1,7 +1,8 @@
 //! The network between a host and the server: frames that take time, in order, and connections that break.
 //!
 //! Owns: the delays, by seed. Promises: the frames of one direction of a connection arrive in order; those that a host
-//! has sent arrive also after the host or its connection is lost. While a host is cut off nothing arrives.
+//! has sent may arrive after the host or its connection is lost, or not from some frame on. While a host is cut off
+//! nothing arrives.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +23,8 @@ const LENGTH_AT: usize = 8;
 /// The network of one host.
 pub struct Network {
     is_cut: watch::Sender<bool>,
-    /// Changes when all connections break.
-    breaks: watch::Sender<u64>,
+    /// Changes when all connections break; whether what the host has sent is lost then.
+    breaks: watch::Sender<(u64, bool)>,
     random: Arc<Mutex<Random>>,
 }
 
@@ -32,7 +33,7 @@ impl Network {
     pub fn start(seed: u64, near: PathBuf, server: Arc<Mutex<PathBuf>>) -> (Arc<Network>, JoinHandle<()>) {
         let network = Arc::new(Network {
             is_cut: watch::Sender::new(false),
-            breaks: watch::Sender::new(0),
+            breaks: watch::Sender::new((0, false)),
             random: Arc::new(Mutex::new(Random::new(seed))),
         });
         let mut accepted = listen(&near);
@@ -53,9 +54,9 @@ impl Network {
         self.is_cut.send_replace(is_cut);
     }
 
-    /// Breaks all connections.
-    pub fn break_all(&self) {
-        self.breaks.send_modify(|breaks| *breaks += 1);
+    /// Breaks all connections. `is_lost`: what the host has sent and did not arrive is lost; otherwise it arrives late.
+    pub fn break_all(&self, is_lost: bool) {
+        self.breaks.send_modify(|breaks| *breaks = (breaks.0 + 1, is_lost));
     }
 
     fn pass(self: &Arc<Network>, near: DuplexStream, far: DuplexStream) {
@@ -73,7 +74,7 @@ impl Network {
         })
     }
 
-    /// Passes frames on. `is_up`: they go to the server, and those that were sent arrive although the connection breaks.
+    /// Passes frames on. `is_up`: they go to the server, and those that were sent may arrive although the connection breaks.
     async fn pump(
         self: Arc<Network>,
         mut from: impl AsyncRead + Unpin + Send + 'static,
@@ -95,7 +96,7 @@ impl Network {
         };
         tokio::select! {
             () = reading => {}
-            _ = breaks.changed() => if !is_up { writing.abort() },
+            _ = breaks.changed() => if !is_up || breaks.borrow().1 { writing.abort() },
         }
     }
 

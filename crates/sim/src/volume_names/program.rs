@@ -1,18 +1,18 @@
 //! A program on a host: it makes, links, renames and removes names, changes modes, writes and reads, in directories that
 //! programs on other hosts use at the same time.
 //!
-//! Owns: the choice of calls, and what is recorded of them. Leaves to others: the calls (`mount`).
+//! Owns: the choice of calls, and what is recorded of them. Leaves to others: the calls (`mount`), programs that mostly use
+//! a directory alone (`home`).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nectary_block::Recorder;
 use nectary_volume::client::{New, OpenFile, Opening};
 use nectary_volume::protocol::{Attributes, Changes, FileId};
-use tokio::time::Instant;
 
+use super::board::{Board, ROOT_ID, lock};
 use super::history::History;
 use super::mount::{Fail, Mount};
 use super::tree::{Call, Outcome, ROOT, Tag};
@@ -24,111 +24,10 @@ const NAMES: u64 = 4;
 const OWN_NAMES: u8 = 100;
 /// The longest pause between two calls. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 60;
-/// The tags of what is made after a crash.
-const AFTER_TAGS: u64 = 1_000_000;
-/// The number of a volume's root.
-pub const ROOT_ID: FileId = FileId { inode: 1, generation: 1 };
-
-/// What all programs share.
-pub struct Board {
-    history: Mutex<History>,
-    start: Instant,
-    tags: AtomicU64,
-    values: AtomicU64,
-    /// Directories and files that programs have made or found.
-    directories: Mutex<BTreeMap<Tag, FileId>>,
-    files: Mutex<BTreeMap<Tag, FileId>>,
-    story: Mutex<Option<Vec<String>>>,
-    /// Gets a mark for each tick of the history.
-    recorder: Option<Recorder>,
-    /// For ticks of the history, how many operations sessions had that were answered and not durable.
-    unstored: Mutex<BTreeMap<u64, u64>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Returns the name with a number.
 pub fn name(number: u8) -> Vec<u8> {
     format!("n{number}").into_bytes()
-}
-
-impl Board {
-    /// Makes a board with the root, for a run that is recorded or not.
-    pub fn new(is_told: bool, recorder: Option<Recorder>) -> Arc<Board> {
-        Arc::new(Board {
-            recorder,
-            unstored: Mutex::default(),
-            history: Mutex::default(),
-            start: Instant::now(),
-            tags: AtomicU64::new(1),
-            values: AtomicU64::new(1),
-            directories: Mutex::new(BTreeMap::from([(ROOT, ROOT_ID)])),
-            files: Mutex::default(),
-            story: Mutex::new(is_told.then(Vec::new)),
-        })
-    }
-
-    /// Makes a board for what is left after a crash at a tick of this one's history.
-    pub fn after(&self, tick: u64) -> Arc<Board> {
-        let history = lock(&self.history).until(tick);
-        let since = history.since_start();
-        Arc::new(Board {
-            history: Mutex::new(history),
-            // The times go on.
-            start: Instant::now().checked_sub(since).unwrap_or_else(Instant::now),
-            tags: AtomicU64::new(AFTER_TAGS),
-            values: AtomicU64::new(AFTER_TAGS),
-            directories: Mutex::new(lock(&self.directories).clone()),
-            files: Mutex::new(lock(&self.files).clone()),
-            story: Mutex::default(),
-            recorder: None,
-            unstored: Mutex::default(),
-        })
-    }
-
-    /// Returns how many operations were answered and not durable at a tick.
-    pub fn unstored_at(&self, tick: u64) -> u64 {
-        lock(&self.unstored).range(..=tick).next_back().map_or(0, |(_, count)| *count)
-    }
-
-    /// Notes how many operations are answered and not durable now.
-    fn note_unstored(&self, count: u64) {
-        let tick = lock(&self.history).last_tick();
-        lock(&self.unstored).insert(tick, count);
-    }
-
-    /// Works on the history.
-    pub fn history<T>(&self, work: impl FnOnce(&mut History) -> T) -> T {
-        let mut history = lock(&self.history);
-        let before = history.last_tick();
-        let result = work(history.at(self.start.elapsed()));
-        if let Some(recorder) = self.recorder.as_ref().filter(|_| history.last_tick() > before) {
-            recorder.mark(history.last_tick());
-        }
-        result
-    }
-
-    /// Notes an event, if a description of the run is requested.
-    pub fn tell(&self, what: impl FnOnce() -> String) {
-        if let Some(story) = &mut *lock(&self.story) {
-            story.push(format!("{:>9} us: {}", self.start.elapsed().as_micros(), what()));
-        }
-    }
-
-    /// Returns the description of the run.
-    pub fn take_story(&self) -> Vec<String> {
-        lock(&self.story).take().unwrap_or_default()
-    }
-
-    fn learn(&self, found: &Attributes) -> Tag {
-        let tag = self.history(|history| history.tag_of(found));
-        let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
-        let list = if is_directory { &self.directories } else { &self.files };
-        lock(list).entry(tag).or_insert(found.id());
-        tag
-    }
 }
 
 fn outcome_of(found: &Attributes) -> Outcome {
@@ -145,13 +44,23 @@ fn of_open(fail: Fail) -> Fail {
     }
 }
 
+/// What is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Making {
+    Directory,
+    /// A file, which is open then.
+    Open,
+    /// A file.
+    Closed,
+}
+
 /// A program.
 pub struct Program {
-    board: Arc<Board>,
-    mount: Arc<Mount>,
-    random: Random,
+    pub board: Arc<Board>,
+    pub mount: Arc<Mount>,
+    pub random: Random,
     /// Tells it from all other programs.
-    number: u64,
+    pub number: u64,
     open: BTreeMap<Tag, (OpenFile, usize)>,
 }
 
@@ -166,15 +75,21 @@ impl Program {
         for _ in 0..calls {
             let pause = if self.random.chance(30) { 0 } else { self.random.below(PAUSE_MS_MAX * 1000) };
             tokio::time::sleep(Duration::from_micros(pause)).await;
+            self.mount.rested().await;
             self.call().await;
         }
+        self.close_all().await;
+    }
+
+    /// Closes all files.
+    pub async fn close_all(&mut self) {
         for (_, (open, _)) in std::mem::take(&mut self.open) {
             open.close().await;
         }
     }
 
     /// Records a call; returns what it returned.
-    async fn recorded<T>(
+    pub async fn recorded<T>(
         &self,
         call: Call,
         commits: Option<Tag>,
@@ -191,8 +106,11 @@ impl Program {
             };
             format!("program {}: call {number}: {said}", self.number)
         });
-        if made.is_ok() && self.board.recorder.is_some() {
-            self.board.note_unstored(self.mount.session().0.figures().unstored as u64);
+        if made.is_ok() && self.board.is_recorded() {
+            let (client, now) = self.mount.session();
+            if now == session {
+                self.board.note_unstored(session, client.figures().unstored as u64);
+            }
         }
         self.board.history(|history| match made {
             Ok((outcome, found)) => {
@@ -223,7 +141,8 @@ impl Program {
         directories.iter().nth(at).map_or((ROOT, ROOT_ID), |(tag, id)| (*tag, *id))
     }
 
-    fn file(&mut self) -> Option<(Tag, FileId)> {
+    /// Returns a file, a new one rather than an old one.
+    pub fn file(&mut self) -> Option<(Tag, FileId)> {
         let files = lock(&self.board.files);
         let newest = files.len() as u64;
         // The newest ones are used most: older ones have often lost their names.
@@ -238,7 +157,8 @@ impl Program {
         ((directory, name), id)
     }
 
-    async fn call(&mut self) {
+    /// Makes a call of any kind.
+    pub async fn call(&mut self) {
         match self.random.below(100) {
             0..22 => self.look().await,
             22..34 => self.stat().await,
@@ -261,9 +181,9 @@ impl Program {
         self.look_at(place, directory).await;
     }
 
-    async fn look_at(&self, place: (Tag, u8), directory: FileId) {
+    pub async fn look_at(&self, place: (Tag, u8), directory: FileId) {
         let looked = async {
-            let found = self.mount.look(directory, &name(place.1)).await?;
+            let found = self.mount.calls().look(directory, &name(place.1)).await?;
             let tag = found.as_ref().map(|found| self.board.learn(found));
             Ok((Outcome::Found(tag), ()))
         };
@@ -277,9 +197,9 @@ impl Program {
         }
     }
 
-    async fn stat_of(&self, tag: Tag, file: FileId) {
+    pub async fn stat_of(&self, tag: Tag, file: FileId) {
         let looked = async {
-            let found = self.mount.stat(file).await?;
+            let found = self.mount.calls().stat(file).await?;
             match found.inode.links {
                 // It is as good as removed: it may still be there because it is open.
                 0 => Err(Fail::Refused(libc::ESTALE)),
@@ -293,7 +213,7 @@ impl Program {
         let (tag, directory) = self.directory();
         if self.random.chance(50) {
             let mut cookie = 0;
-            while let Ok((_, last, false)) = self.mount.list(directory, cookie, false).await {
+            while let Ok((_, last, false)) = self.mount.calls().list(directory, cookie, false).await {
                 cookie = last;
             }
             return;
@@ -301,9 +221,9 @@ impl Program {
         self.list_of(tag, directory).await;
     }
 
-    async fn list_of(&self, tag: Tag, directory: FileId) -> Option<BTreeMap<u8, Tag>> {
+    pub async fn list_of(&self, tag: Tag, directory: FileId) -> Option<BTreeMap<u8, Tag>> {
         let listed = async {
-            let (names, ..) = self.mount.list(directory, 0, true).await?;
+            let (names, ..) = self.mount.calls().list(directory, 0, true).await?;
             let mut found = BTreeMap::new();
             for (listed, attributes) in names.iter().filter(|(listed, _)| !matches!(&listed[..], b"." | b"..")) {
                 let number = std::str::from_utf8(listed).ok().and_then(|text| text.get(1..)?.parse().ok());
@@ -316,18 +236,19 @@ impl Program {
     }
 
     /// Makes a file or a directory; returns its tag, its identity, and the open file.
-    async fn make_at(
+    pub async fn make_at(
         &self,
         place: (Tag, u8),
         directory: FileId,
-        is_directory: bool,
+        making: Making,
     ) -> Option<(Tag, FileId, Option<OpenFile>)> {
         let tag = self.board.tags.fetch_add(1, Ordering::Relaxed);
         let mode = 0o600 + (tag as u32 % 64);
+        let is_directory = making == Making::Directory;
         let kind = if is_directory { libc::S_IFDIR } else { libc::S_IFREG };
         let new = New { mode: kind | mode, owner: tag as u32, ..New::default() };
         let made = async {
-            let (made, open) = self.mount.make(directory, &name(place.1), new).await?;
+            let (made, open) = self.mount.calls().make(directory, &name(place.1), new, making == Making::Open).await?;
             self.board.learn(&made);
             Ok((Outcome::Done, (tag, made.id(), open)))
         };
@@ -336,8 +257,17 @@ impl Program {
 
     async fn make(&mut self) {
         let (place, directory) = self.place();
-        let is_directory = self.random.chance(20);
-        let Some((tag, file, open)) = self.make_at(place, directory, is_directory).await else { return };
+        let making = match self.random.below(10) {
+            0..2 => Making::Directory,
+            2..4 => Making::Closed,
+            _ => Making::Open,
+        };
+        self.make_and_use(place, directory, making).await;
+    }
+
+    /// Makes a file, and may write to it, leave it open and look at it.
+    pub async fn make_and_use(&mut self, place: (Tag, u8), directory: FileId, making: Making) {
+        let Some((tag, file, open)) = self.make_at(place, directory, making).await else { return };
         let Some(open) = open else { return };
         if self.random.chance(40) {
             self.write_to(tag, &open).await;
@@ -354,18 +284,28 @@ impl Program {
     async fn unlink(&mut self) {
         let (place, directory) = self.place();
         let is_directory = self.random.chance(20);
+        self.unlink_at(place, directory, is_directory).await;
+    }
+
+    /// Removes a name.
+    pub async fn unlink_at(&self, place: (Tag, u8), directory: FileId, is_directory: bool) {
         let removed = async {
-            self.mount.unlink(directory, &name(place.1), is_directory).await?;
+            self.mount.calls().unlink(directory, &name(place.1), is_directory).await?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Unlink { place, is_directory }, None, removed).await;
     }
 
     async fn link(&mut self) {
-        let Some((tag, file)) = self.file() else { return };
         let (place, directory) = self.place();
+        self.link_at(place, directory).await;
+    }
+
+    /// Adds a name to a file.
+    pub async fn link_at(&mut self, place: (Tag, u8), directory: FileId) {
+        let Some((tag, file)) = self.file() else { return };
         let linked = async {
-            self.mount.link(file, directory, &name(place.1)).await?;
+            self.mount.calls().link(file, directory, &name(place.1)).await?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Link(tag, place), None, linked).await;
@@ -387,7 +327,7 @@ impl Program {
         self.rename_to((from, of), (to, new_of), flags, None).await;
     }
 
-    async fn rename_to(
+    pub async fn rename_to(
         &self,
         (from, of): ((Tag, u8), FileId),
         (to, new_of): ((Tag, u8), FileId),
@@ -395,7 +335,7 @@ impl Program {
         commits: Option<Tag>,
     ) {
         let renamed = async {
-            self.mount.rename((of, &name(from.1)), (new_of, &name(to.1)), flags).await?;
+            self.mount.calls().rename((of, &name(from.1)), (new_of, &name(to.1)), flags).await?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Rename { from, to, flags }, commits, renamed).await;
@@ -406,7 +346,7 @@ impl Program {
         let Some((tag, file)) = found else { return };
         let mode = self.random.below(0o1000) as u32;
         let set = async {
-            self.mount.set(file, Changes { mode: Some(mode), ..Changes::default() }).await?;
+            self.mount.calls().set(file, Changes { mode: Some(mode), ..Changes::default() }).await?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Mode(tag, mode), None, set).await;
@@ -421,7 +361,7 @@ impl Program {
             return Some((tag, open, true));
         }
         let (tag, file) = self.file()?;
-        let open = self.mount.open(file, Opening::Both).await.ok()?;
+        let open = self.mount.calls().open(file, Opening::Both).await.ok()?;
         Some((tag, open, false))
     }
 
@@ -439,7 +379,7 @@ impl Program {
     }
 
     async fn read_from(&self, tag: Tag, open: &OpenFile) {
-        let read = async { Ok((Outcome::Value(self.mount.read(open).await.map_err(of_open)?), ())) };
+        let read = async { Ok((Outcome::Value(self.mount.calls().read(open).await.map_err(of_open)?), ())) };
         self.recorded(Call::Read(tag), None, read).await;
     }
 
@@ -452,7 +392,7 @@ impl Program {
     async fn write_to(&self, tag: Tag, open: &OpenFile) {
         let value = self.board.values.fetch_add(1, Ordering::Relaxed);
         let written = async {
-            self.mount.write(open, value).await.map_err(of_open)?;
+            self.mount.calls().write(open, value).await.map_err(of_open)?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Write(tag, value), None, written).await;
@@ -463,7 +403,7 @@ impl Program {
         let file = open.id();
         let cut = async {
             let nothing = Changes { size: Some(0), ..Changes::default() };
-            self.mount.set(file, nothing).await.map_err(of_open)?;
+            self.mount.calls().set(file, nothing).await.map_err(of_open)?;
             Ok((Outcome::Done, ()))
         };
         self.recorded(Call::Cut(tag), None, cut).await;
@@ -489,16 +429,16 @@ impl Program {
         let (directory, id) = self.directory();
         let first = OWN_NAMES + 2 * self.number as u8;
         let (new, old) = ((directory, first), (directory, first + 1));
-        match self.make_at(old, id, false).await {
+        match self.make_at(old, id, Making::Open).await {
             Some((_, _, Some(open))) => open.close().await,
-            _ if matches!(self.mount.look(id, &name(old.1)).await, Ok(Some(_))) => {}
+            _ if matches!(self.mount.calls().look(id, &name(old.1)).await, Ok(Some(_))) => {}
             _ => return,
         }
         self.replace(new, old, id).await;
     }
 
     async fn replace(&self, new: (Tag, u8), old: (Tag, u8), directory: FileId) {
-        let Some((tag, _, Some(open))) = self.make_at(new, directory, false).await else { return };
+        let Some((tag, _, Some(open))) = self.make_at(new, directory, Making::Open).await else { return };
         self.write_to(tag, &open).await;
         open.close().await;
         self.rename_to((new, directory), (old, directory), 0, Some(tag)).await;
@@ -508,13 +448,13 @@ impl Program {
     /// Makes the first directories.
     pub async fn make_first(self) {
         for number in 0..3 {
-            self.make_at((ROOT, number), ROOT_ID, true).await;
+            self.make_at((ROOT, number), ROOT_ID, Making::Directory).await;
         }
     }
 
     /// Makes a file, writes it, and reads it again.
     pub async fn use_it(&self) {
-        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, false).await else {
+        let Some((tag, _, Some(open))) = self.make_at((ROOT, OWN_NAMES), ROOT_ID, Making::Open).await else {
             return self.board.history(|history| history.is_broken("no file can be made".to_owned()));
         };
         self.write_to(tag, &open).await;
@@ -538,7 +478,7 @@ impl Program {
         let files = lock(&self.board.files).clone();
         for (tag, file) in files.into_iter().filter(|_| is_everything) {
             self.stat_of(tag, file).await;
-            let Ok(open) = self.mount.open(file, Opening::Read).await else { continue };
+            let Ok(open) = self.mount.calls().open(file, Opening::Read).await else { continue };
             self.read_from(tag, &open).await;
             open.close().await;
         }

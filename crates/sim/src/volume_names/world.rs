@@ -16,12 +16,12 @@ use nectary_volume::server::{Server, ServerOptions};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
+use super::board::Board;
 use super::coverage::{Coverage, Event};
-use super::history::End;
 use super::kernel::{Kernel, Notified};
 use super::mount::Mount;
 use super::network::Network;
-use super::program::{Board, Program};
+use super::program::Program;
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::switch::{Off, Switch};
@@ -35,6 +35,10 @@ const PROGRAMS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(600);
 /// A host that is cut off for longer may lose its session. *Units*: milliseconds.
 const CUT_MS_MAX: u64 = 3000;
+/// The time after the begin of a cut at which programs that rest go on without a lease. *Units*: milliseconds.
+const UNLEASED_MS: (u64, u64) = (5700, 8000);
+/// The time in which calls are answered, and durable.
+const SETTLED: Duration = Duration::from_millis(400);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,6 +65,8 @@ struct Host {
 /// A run.
 pub struct World {
     board: Arc<Board>,
+    /// Whether hosts make and remove names themselves.
+    are_names_local: bool,
     disk: SharedDevice,
     recorder: Option<Recorder>,
     server: Mutex<Option<(Server, Way)>>,
@@ -76,6 +82,7 @@ impl World {
     /// Makes the world of a seed, on a disk whose writes are recorded or not.
     pub fn new(seed: u64, disk: SharedDevice, board: Arc<Board>, recorder: Option<Recorder>) -> Arc<World> {
         Arc::new(World {
+            are_names_local: board.are_names_local,
             board,
             disk,
             recorder,
@@ -180,7 +187,7 @@ impl World {
             host,
             kind: 1,
             are_names_synced: false,
-            are_names_local: false,
+            are_names_local: self.are_names_local,
         }
     }
 
@@ -221,10 +228,11 @@ impl World {
             let (client, session) = mount.session();
             let reason = client.over().await;
             let lost = client.figures().lost;
+            self.note_local(&client);
             self.board
                 .tell(|| format!("session {session} of host {host} is over, {lost} changes may be lost: {reason}"));
             self.board.history(|history| {
-                history.ended(session, End::Over(lost));
+                history.ended(session, lost);
                 if !*lock(&is_excused) {
                     history.is_broken(format!("session {session} of host {host} was ended: {reason}"));
                 }
@@ -251,16 +259,28 @@ impl World {
         for _ in 0..PROGRAMS {
             let number = self.programs.fetch_add(1, Ordering::Relaxed);
             let program = Program::new(self.board.clone(), started.mount.clone(), number, self.seed());
-            started.programs.push(tokio::spawn(program.run(calls)));
+            let running = match self.are_names_local {
+                true => tokio::spawn(program.run_at_home(calls)),
+                false => tokio::spawn(program.run(calls)),
+            };
+            started.programs.push(running);
         }
     }
 
-    /// Loses a host.
-    async fn kill(&self, host: usize) {
+    /// Notes how many operations a session has done itself.
+    fn note_local(&self, client: &Client) {
+        lock(&self.coverage).add_local(client.figures().local);
+    }
+
+    /// Loses a host. `is_all_lost`: also what it has sent and did not arrive.
+    async fn kill(&self, host: usize, is_all_lost: bool) {
         let Some(lost) = lock(&self.hosts)[host].take() else { return };
         let (client, session) = lost.mount.session();
-        self.board.tell(|| format!("host {host} is lost, with session {session}"));
-        self.board.history(|history| history.ended(session, End::Killed));
+        self.note_local(&client);
+        let unstored = client.figures().unstored as u64;
+        self.board.tell(|| format!("host {host} is lost, with session {session} and {unstored} changes"));
+        self.board.history(|history| history.ended(session, unstored));
+        lost.network.break_all(is_all_lost);
         lost.way.off.set(true);
         lost.programs.iter().for_each(JoinHandle::abort);
         lost.tasks.iter().for_each(AbortHandle::abort);
@@ -274,10 +294,13 @@ impl World {
             self.start_host(host).await?;
         }
         self.first_directories().await;
-        let calls = 5 + random.below(10);
+        let (calls, pause_ms_max) = match self.are_names_local {
+            true => (15 + random.below(25), 1500),
+            false => (5 + random.below(10), 500),
+        };
         (0..HOSTS).for_each(|host| self.start_programs(host, calls));
         for _ in 0..random.below(4) {
-            sleep(Duration::from_millis(random.below(500))).await;
+            sleep(Duration::from_millis(random.below(pause_ms_max))).await;
             self.lose_something(random, calls).await?;
         }
         self.end_programs().await?;
@@ -295,8 +318,9 @@ impl World {
 
     async fn lose_something(self: &Arc<World>, random: &mut Random, calls: u64) -> Result<(), String> {
         let host = random.below(HOSTS as u64) as usize;
-        let network = lock(&self.hosts)[host].as_ref().map(|host| (host.network.clone(), host.is_excused.clone()));
-        let Some((network, is_excused)) = network else { return Ok(()) };
+        let is_all_lost = random.chance(50);
+        let of_host = lock(&self.hosts)[host].as_ref().map(|host| (host.network.clone(), host.mount.clone()));
+        let Some((network, mount)) = of_host else { return Ok(()) };
         match random.below(10) {
             0..3 => {
                 self.met(Event::ServerLost);
@@ -311,7 +335,7 @@ impl World {
             }
             4 => {
                 self.met(Event::HostLost);
-                self.kill(host).await;
+                self.kill(host, is_all_lost).await;
                 sleep(Duration::from_millis(random.below(3000))).await;
                 self.start_host(host).await?;
                 self.start_programs(host, calls / 2);
@@ -320,13 +344,13 @@ impl World {
                 self.met(Event::BothLost);
                 match random.chance(50) {
                     true => {
-                        self.kill(host).await;
+                        self.kill(host, is_all_lost).await;
                         sleep(Duration::from_micros(random.below(3000))).await;
                         self.lose_server().await;
                     }
                     false => {
                         self.lose_server().await;
-                        self.kill(host).await;
+                        self.kill(host, is_all_lost).await;
                     }
                 }
                 sleep(Duration::from_millis(random.below(400))).await;
@@ -339,9 +363,17 @@ impl World {
                 self.met(if is_long { Event::LongCut } else { Event::ShortCut });
                 let cut_ms = if is_long { 5000 + random.below(8000) } else { random.below(CUT_MS_MAX) };
                 if is_long {
-                    *lock(&is_excused) = true;
+                    self.excuse(host);
+                }
+                if is_long && random.chance(60) {
+                    // What its programs began is answered and durable before the cut; they go on when it has no lease.
+                    let unleased_ms = UNLEASED_MS.0 + random.below(UNLEASED_MS.1 - UNLEASED_MS.0);
+                    mount.rest(SETTLED + Duration::from_millis(unleased_ms));
+                    sleep(SETTLED).await;
                 }
                 self.board.tell(|| format!("host {host} is cut off for {cut_ms} ms"));
+                let session = mount.session().1;
+                self.board.history(|history| history.cut(session, true));
                 network.cut(true);
                 if random.chance(30) {
                     self.met(Event::ServerLost);
@@ -349,14 +381,22 @@ impl World {
                     self.serve().await?;
                 }
                 sleep(Duration::from_millis(cut_ms)).await;
+                self.board.history(|history| history.cut(session, false));
                 network.cut(false);
             }
             _ => {
                 self.met(Event::ConnectionLost);
-                network.break_all();
+                network.break_all(is_all_lost);
             }
         }
         Ok(())
+    }
+
+    /// Notes that the session of a host may be ended.
+    fn excuse(&self, host: usize) {
+        if let Some(host) = &lock(&self.hosts)[host] {
+            *lock(&host.is_excused) = true;
+        }
     }
 
     async fn end_programs(&self) -> Result<(), String> {
@@ -395,6 +435,7 @@ impl World {
             // The keeper would begin another session.
             host.tasks.last().into_iter().for_each(AbortHandle::abort);
             let (client, _) = host.mount.session();
+            self.note_local(&client);
             if !client.is_over() {
                 client.close().await.map_err(|error| format!("the end of a session: {error}"))?;
             }

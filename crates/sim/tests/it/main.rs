@@ -22,4 +22,5 @@ mod store_unreadable;
 mod support;
 mod volume_crash_states;
 mod volume_journal;
+mod volume_names;
 mod volume_simulation;

@@ -1,8 +1,6 @@
-//! A sample of crash states of a shared volume under real clients and a real server; `volume-crash-states` runs more. And
-//! names that hosts make and remove themselves: strict coherence, and no loss with a server.
+//! A sample of crash states of a shared volume under real clients and a real server; `volume-crash-states` runs more.
 
 use nectary_sim::volume_clients::run::{Amount, BUGS, run, run_planted};
-use nectary_sim::volume_local::run as local;
 use nectary_volume::planted::Bug;
 
 use crate::support::{alone, seed_or};
@@ -20,11 +18,6 @@ const PLANTED_RUNS_MAX: u64 = 20;
 const PLANTED_STATES: u64 = 60;
 /// The minimum number of distinct images of the sample.
 const DISTINCT_MIN: u64 = 60;
-
-/// The programs of hosts that make names themselves; `NECTARY_RUNS` sets another number.
-const LOCAL_RUNS: u64 = 20;
-/// A planted bug must be caught within this many of them.
-const LOCAL_PLANTED_RUNS_MAX: u64 = 60;
 
 fn seed() -> u64 {
     seed_or(1_000_000)
@@ -44,33 +37,4 @@ fn what_was_synced_or_seen_is_there_after_any_crash_and_planted_bugs_are_caught(
         println!("planted: {}: {caught:?}", bug.name());
         assert!(caught.is_some(), "{} survived", bug.name());
     }
-}
-
-#[test]
-fn volume_local_names_are_coherent_and_survive() {
-    let _alone = alone();
-    let first = seed_or(1);
-    let runs = std::env::var("NECTARY_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(LOCAL_RUNS);
-    let report = local::run(first..first + runs, |_| {});
-    println!("seed {first}: {report:?}");
-    assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
-    assert!(report.counts.local > 0, "{report:?}");
-}
-
-/// Those of which the programs do too little to meet them are left out; the option that they concern is off by default.
-#[test]
-fn volume_local_bugs_are_caught() {
-    let _alone = alone();
-    let first = seed_or(1);
-    let met = [Bug::NumbersNotTaken, Bug::NumberTwice, Bug::ReturnOvertakes];
-    let survived: Vec<&str> = met
-        .into_iter()
-        .filter(|bug| {
-            let caught = local::run_planted(*bug, first..first + LOCAL_PLANTED_RUNS_MAX);
-            println!("planted: {}: {caught:?}", bug.name());
-            caught.is_none()
-        })
-        .map(Bug::name)
-        .collect();
-    assert!(survived.is_empty(), "{survived:?} survived");
 }

@@ -1,0 +1,135 @@
+//! What all programs of a run share: the history, the files and directories that they know, and the description of the run.
+//!
+//! Leaves to others: the calls (`program`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nectary_block::Recorder;
+use nectary_volume::protocol::{Attributes, FileId};
+use tokio::time::Instant;
+
+use super::history::History;
+use super::tree::{ROOT, Tag};
+
+/// The tags of what is made after a crash.
+const AFTER_TAGS: u64 = 1_000_000;
+/// The number of a volume's root.
+pub const ROOT_ID: FileId = FileId { inode: 1, generation: 1 };
+
+/// What all programs share.
+pub struct Board {
+    /// Whether hosts make and remove names themselves.
+    pub are_names_local: bool,
+    history: Mutex<History>,
+    start: Instant,
+    pub tags: AtomicU64,
+    pub values: AtomicU64,
+    /// Directories and files that programs have made or found.
+    pub directories: Mutex<BTreeMap<Tag, FileId>>,
+    pub files: Mutex<BTreeMap<Tag, FileId>>,
+    /// Directories that one program each uses most.
+    pub homes: Mutex<Vec<(Tag, FileId)>>,
+    story: Mutex<Option<Vec<String>>>,
+    /// Gets a mark for each tick of the history.
+    recorder: Option<Recorder>,
+    /// For sessions and ticks of the history, how many operations were answered and not known to be durable.
+    unstored: Mutex<BTreeMap<(usize, u64), u64>>,
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Board {
+    /// Makes a board with the root, for a run that is recorded or not.
+    pub fn new(is_told: bool, are_names_local: bool, recorder: Option<Recorder>) -> Arc<Board> {
+        Arc::new(Board {
+            are_names_local,
+            homes: Mutex::default(),
+            recorder,
+            unstored: Mutex::default(),
+            history: Mutex::new(History::new(are_names_local)),
+            start: Instant::now(),
+            tags: AtomicU64::new(1),
+            values: AtomicU64::new(1),
+            directories: Mutex::new(BTreeMap::from([(ROOT, ROOT_ID)])),
+            files: Mutex::default(),
+            story: Mutex::new(is_told.then(Vec::new)),
+        })
+    }
+
+    /// Makes a board for what is left after a crash at a tick of this one's history.
+    pub fn after(&self, tick: u64) -> Arc<Board> {
+        let history = lock(&self.history).until(tick, |session| self.unstored_of(session, tick));
+        let since = history.since_start();
+        Arc::new(Board {
+            are_names_local: self.are_names_local,
+            homes: Mutex::default(),
+            history: Mutex::new(history),
+            // The times go on.
+            start: Instant::now().checked_sub(since).unwrap_or_else(Instant::now),
+            tags: AtomicU64::new(AFTER_TAGS),
+            values: AtomicU64::new(AFTER_TAGS),
+            directories: Mutex::new(lock(&self.directories).clone()),
+            files: Mutex::new(lock(&self.files).clone()),
+            story: Mutex::default(),
+            recorder: None,
+            unstored: Mutex::default(),
+        })
+    }
+
+    /// Returns how many operations were answered and not known to be durable at a tick.
+    pub fn unstored_at(&self, tick: u64) -> u64 {
+        let sessions = lock(&self.history).sessions();
+        (0..sessions).map(|session| self.unstored_of(session, tick)).sum()
+    }
+
+    fn unstored_of(&self, session: usize, tick: u64) -> u64 {
+        lock(&self.unstored).range((session, 0)..=(session, tick)).next_back().map_or(0, |(_, count)| *count)
+    }
+
+    /// Notes how many operations of a session are answered and not known to be durable, before a call ends.
+    pub fn note_unstored(&self, session: usize, count: u64) {
+        let tick = lock(&self.history).last_tick();
+        lock(&self.unstored).insert((session, tick), count);
+    }
+
+    /// Whether the run is recorded.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Works on the history.
+    pub fn history<T>(&self, work: impl FnOnce(&mut History) -> T) -> T {
+        let mut history = lock(&self.history);
+        let before = history.last_tick();
+        let result = work(history.at(self.start.elapsed()));
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| history.last_tick() > before) {
+            recorder.mark(history.last_tick());
+        }
+        result
+    }
+
+    /// Notes an event, if a description of the run is requested.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(story) = &mut *lock(&self.story) {
+            story.push(format!("{:>9} us: {}", self.start.elapsed().as_micros(), what()));
+        }
+    }
+
+    /// Returns the description of the run.
+    pub fn take_story(&self) -> Vec<String> {
+        lock(&self.story).take().unwrap_or_default()
+    }
+
+    /// Learns of a file that was made or found; returns its tag.
+    pub fn learn(&self, found: &Attributes) -> Tag {
+        let tag = self.history(|history| history.tag_of(found));
+        let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
+        let list = if is_directory { &self.directories } else { &self.files };
+        lock(list).entry(tag).or_insert(found.id());
+        tag
+    }
+}

@@ -1,0 +1,45 @@
+//! A sample of the names and attributes of shared volumes with real clients and a real server; `volume-names` runs more.
+
+use nectary_sim::volume_names::{Bug, crashes, replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
+
+/// The number of runs of the sample.
+const RUNS: u64 = 2000;
+/// The minimum number of images that a crash left while operations were answered and not durable.
+const IMAGES: u64 = 100;
+/// The crash states of each recorded run.
+const STATES_PER_RUN: u64 = 40;
+/// A planted bug must be caught within this many runs.
+const PLANTED_RUNS_MAX: u64 = 400;
+
+/// Bugs with seeds from which they are caught soon; `volume-names` plants all.
+const PLANTED: &[(Bug, u64)] = &[(Bug::LateCreate, 1_000_000), (Bug::LateSet, 1_000_000)];
+
+fn seed() -> u64 {
+    seed_or(1_000_000)
+}
+
+#[test]
+fn calls_on_names_have_an_order() {
+    let _alone = alone();
+    let report = run_many(seed(), RUNS, (0, 1), |_| {});
+    println!("seed {}: {report:?}", seed());
+    assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
+    assert_eq!(report.missing(), Vec::<&str>::new(), "what never happened");
+    let states = crashes::run_many(seed(), IMAGES, STATES_PER_RUN, |_| {});
+    println!("{states:?}");
+    assert!(states.broken.is_empty(), "{}", states.broken.join("\n"));
+    assert!(states.under_way >= IMAGES && states.undecided == 0, "{states:?}");
+}
+
+#[test]
+fn planted_bugs_of_names_are_caught() {
+    let _alone = alone();
+    for (bug, first) in PLANTED {
+        let caught = run_planted(*bug, *first, PLANTED_RUNS_MAX);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert!(replay_planted(*bug, caught.case.seed).is_some(), "{} is not caught again", bug.name());
+    }
+}
