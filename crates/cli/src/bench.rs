@@ -262,6 +262,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
             rounds: arguments.rounds,
             folder,
             juicefs: arguments.juicefs.clone().or_else(|| files::shared::find_juicefs(&program)),
+            has_local_names: arguments.local_names,
             seed: arguments.random_seed,
         })?;
         let report = with_progress(|progress| files::shared::run(&plan, &program, progress))?;
@@ -288,6 +289,7 @@ fn foreign_option(arguments: &BenchFilesArguments, seed: SeedFiles) -> Option<&'
         (is_nrd && !arguments.files.is_empty(), "--files"),
         (arguments.files.len() > 1, "a second --files"),
         (is_nrd && arguments.juicefs.is_some(), "--juicefs"),
+        (is_nrd && arguments.local_names, "--local-names"),
         (!is_nrd && !arguments.link.is_empty(), "--link"),
         (!is_nrd && arguments.file_system.is_some(), "--file-system"),
     ];
@@ -308,10 +310,11 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     publish(&places, &report)
 }
 
-/// Serves files that are parts of a device.
+/// Serves files that are parts of a device, or files in memory.
 fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), Failure> {
     let BenchBareFuseArguments { device, directory, bytes } = arguments;
-    let options = hosts::BareOptions { device: device.clone(), directory: directory.clone(), bytes: *bytes };
+    let (device, directory, bytes) = (device.clone(), directory.clone(), bytes.unwrap_or(0));
+    let options = hosts::BareOptions { device, directory, bytes };
     Ok(hosts::serve(&options, std::io::stdout().lock())?)
 }
 

@@ -31,6 +31,8 @@ nectary_block::planted_bugs! {
     ReturnOvertakes = 15 => "return overtakes operations",
     /// A server does again what a client repeats on a new connection.
     LocalTwice = 16 => "repetition done twice",
+    /// A server knows no inode whose maker has not reported it yet.
+    MakerUnheard = 36 => "inode unknown before its maker has reported it",
     /// A client truncates a file before it commits the data that the file keeps.
     SizeBeforeData = 9 => "size durable before the data",
     /// A client takes a name for absent that another session changes, in a directory of which it knows all names.

@@ -257,13 +257,14 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     if is_exchange {
         this.shown.begin_rename(&this.sessions.last(), new, old).await;
     }
-    let moved = this.sessions.last().kept_name(directory, &from.1).flatten().map(|kept| kept.attributes.id());
-    let renamed = operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags));
+    let renamed = operate!(this, client, client.rename_inodes((directory, &from.1), (new_directory, &to.1), flags));
     this.shown.end_rename(&this.sessions.last(), old, new).await;
     if is_exchange {
         this.shown.end_rename(&this.sessions.last(), new, old).await;
     }
-    changed(&this, [Some(directory), Some(new_directory), moved]).await;
+    // Another host may have given the names to other inodes than the kernel knows.
+    let files = renamed.as_ref().map(|files| &files[..]).unwrap_or_default();
+    changed(&this, [Some(directory), Some(new_directory), files.first().copied(), files.get(1).copied()]).await;
     renamed?;
     this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
     Ok(())

@@ -20,6 +20,7 @@ use nectary_fuse::{
     Request,
 };
 
+use super::bare_names::BareNames;
 use crate::{Error, sys};
 
 /// The node of the first file; that of the root is 1.
@@ -32,8 +33,8 @@ const VALID: Duration = Duration::from_secs(3600);
 /// What is mounted where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BareOptions {
-    /// The device.
-    pub device: PathBuf,
+    /// The device; `None`: empty files in memory.
+    pub device: Option<PathBuf>,
     /// Where its files are shown.
     pub directory: PathBuf,
     /// The length of each file. *Units*: bytes.
@@ -45,17 +46,20 @@ pub struct BareOptions {
 /// *Errors*: those of the device, also if it cannot be opened with direct I/O, and of the mount.
 pub fn serve(options: &BareOptions, mut output: impl Write) -> Result<(), Error> {
     let failed = |error: nectary_fuse::Error| Error::failed("a bare FUSE server", error);
-    let mut opening = File::options();
-    opening.read(true).write(true).custom_flags(libc::O_DIRECT);
-    let device = opening.open(&options.device).map_err(|error| Error::failed(options.device.display(), error))?;
-    let mount_options = MountOptions {
-        source: options.device.display().to_string(),
-        root_mode: libc::S_IFDIR | 0o700,
-        ..MountOptions::default()
+    let source = options.device.as_ref().map_or_else(|| "memory".to_owned(), |device| device.display().to_string());
+    let served: Arc<dyn FileSystem> = match &options.device {
+        None => Arc::new(BareNames::new()),
+        Some(device) => {
+            let mut opening = File::options();
+            opening.read(true).write(true).custom_flags(libc::O_DIRECT);
+            let device = opening.open(device).map_err(|error| Error::failed(device.display(), error))?;
+            Arc::new(Bare { device, bytes: options.bytes })
+        }
     };
+    let mount_options = MountOptions { source, root_mode: libc::S_IFDIR | 0o700, ..MountOptions::default() };
     let channel = Channel::open(true).map_err(failed)?;
     let mount = Mount::new(&channel, &mount_options).map_err(failed)?;
-    let connection = Connection::new(Arc::new(Bare { device, bytes: options.bytes }), Limits::default());
+    let connection = Connection::new(served, Limits::default());
     let crew = Crew::start(connection, channel, "bare-fuse").map_err(|error| Error::failed("a thread", error))?;
     mount.attach(&options.directory).map_err(failed)?;
     // Otherwise the file system would stay after it is unmounted.

@@ -11,6 +11,7 @@
 //! | `bare` | a FUSE server that only reads and writes a device: the limit of every FUSE file system |
 
 mod bare;
+mod bare_names;
 mod link;
 mod volume;
 
@@ -136,5 +137,10 @@ impl Hosts {
             bytes.as_ref(),
         ];
         self.start(host, "bare", &words)
+    }
+
+    /// Starts a bare FUSE server on a host whose directories and empty files are in memory.
+    pub fn start_bare_names(&self, host: Host, directory: &Path) -> Result<Process, Error> {
+        self.start(host, "bare", &["bench".as_ref(), "bare-fuse".as_ref(), "--directory".as_ref(), directory.as_ref()])
     }
 }

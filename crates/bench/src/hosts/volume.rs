@@ -54,10 +54,10 @@ impl Volume {
         Ok(Volume { disk, server })
     }
 
-    /// Mounts the volume on a host, at a directory.
-    pub fn mount(&self, hosts: &Hosts, host: Host, root: &Path) -> Result<VolumeMount, Error> {
+    /// Mounts the volume on a host, at a directory; `options` are of `volume mount`.
+    pub fn mount(&self, hosts: &Hosts, host: Host, root: &Path, options: &[&str]) -> Result<VolumeMount, Error> {
         let address = Volume::address();
-        let words: [&OsStr; 8] = [
+        let mut words: Vec<&OsStr> = vec![
             "volume".as_ref(),
             "mount".as_ref(),
             self.disk.as_ref(),
@@ -67,6 +67,7 @@ impl Volume {
             "--memory".as_ref(),
             VOLUME_MEMORY.as_ref(),
         ];
+        words.extend(options.iter().map(AsRef::<OsStr>::as_ref));
         Ok(VolumeMount { process: hosts.start(host, "volume-mount", &words)?, root: root.to_owned() })
     }
 

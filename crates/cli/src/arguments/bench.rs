@@ -329,6 +329,9 @@ pub struct BenchFilesArguments {
     /// The program of JuiceFS, with --seed ncar; by default the one that `ci/setup files` builds, or that of PATH
     #[arg(long, value_name = "PROGRAM", requires = "seed")]
     pub juicefs: Option<PathBuf>,
+    /// With --seed ncar: also measure volumes that are mounted with --local-names
+    #[arg(long, requires = "seed")]
+    pub local_names: bool,
     /// Only contenders with this in their name, for example none-2 or volume; may be repeated
     #[arg(long, value_name = "NAME", requires = "seed")]
     pub only: Vec<String>,
@@ -381,15 +384,15 @@ pub struct BenchRamArguments {
 /// `bench bare-fuse`.
 #[derive(Debug, Args)]
 pub struct BenchBareFuseArguments {
-    /// The device
-    #[arg(long, value_name = "DEVICE")]
-    pub device: PathBuf,
+    /// The device; without it, directories and empty files in memory
+    #[arg(long, value_name = "DEVICE", requires = "bytes")]
+    pub device: Option<PathBuf>,
     /// Where its files are shown
     #[arg(long, value_name = "DIR")]
     pub directory: PathBuf,
     /// Length of each file, in bytes
-    #[arg(long, value_name = "N")]
-    pub bytes: u64,
+    #[arg(long, value_name = "N", requires = "device")]
+    pub bytes: Option<u64>,
 }
 
 /// `bench inside`.

@@ -84,7 +84,8 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         host: host_name(),
         kind: 1,
         are_names_synced: allowed.sync_names,
-        are_names_local: allowed.local_names,
+        // A mount that changes nothing needs no inode numbers.
+        are_names_local: allowed.local_names && !allowed.read_only,
     };
     let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
     let cache = (memory_bytes > 0).then(|| CacheOptions {

@@ -176,6 +176,7 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         Message::Answer(Answer::Map { extents, answered_to: 9 }),
         Message::Question { session: 1, question: Question::Numbers { count: 9 } },
         Message::Answer(Answer::Numbers { first: 100, count: 9 }),
+        Message::Answer(Answer::Renamed(vec![file, file])),
         Message::Answer(Answer::Names(vec![name()])),
         Message::Failure(Failure { code: Code::Full, errno: 28, words: "full".to_owned() }),
     ];

@@ -240,18 +240,27 @@ impl Client {
     }
 
     /// Renames as `renameat2` does.
-    pub async fn rename(
+    pub async fn rename(&self, from: (FileId, &[u8]), to: (FileId, &[u8]), flags: u32) -> Result<(), Error> {
+        self.rename_inodes(from, to, flags).await.map(drop)
+    }
+
+    /// Renames; returns the inodes that were moved and replaced. These may be others than those that the names had when
+    /// the call was made.
+    pub async fn rename_inodes(
         &self,
         (directory, name): (FileId, &[u8]),
         (new_directory, new_name): (FileId, &[u8]),
         flags: u32,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<FileId>, Error> {
         let is_replacing = flags & (libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) == 0;
         if is_replacing {
             self.commit_replacing((directory, name), (new_directory, new_name)).await?;
         }
         let (name, new_name) = (name.to_vec(), new_name.to_vec());
-        self.operate(Operation::Rename { directory, name, new_directory, new_name, flags }).await.map(drop)
+        match self.operate(Operation::Rename { directory, name, new_directory, new_name, flags }).await? {
+            Answer::Renamed(files) => Ok(files),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Commits what was written to a file that is to replace another one: a crash leaves the old or the new contents, not

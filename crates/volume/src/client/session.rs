@@ -39,8 +39,9 @@ pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
 /// How often a change of names waits that may soon be done without the server.
 const LOCAL_ATTEMPTS_MAX: usize = 16;
-/// The pause after a refused request for inode numbers.
+/// The pauses after refused requests for inode numbers: the first, and the longest. Each is twice the one before.
 const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
+const NUMBERS_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
 /// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
 const LOCK_TURN: Duration = Duration::from_millis(500);
@@ -222,10 +223,12 @@ impl Session {
         self.inner.want_numbers();
     }
 
-    /// Requests inode numbers.
+    /// Requests inode numbers, until the server gives some or the session ends: it refuses them while the disk is full.
     pub async fn request_numbers(&self) {
-        if self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() {
-            sleep(NUMBERS_PAUSE).await;
+        let mut pause = NUMBERS_PAUSE;
+        while self.ask(Question::Numbers { count: NUMBERS_WANTED }).await.is_err() && self.failure().is_none() {
+            sleep(pause).await;
+            pause = (pause * 2).min(NUMBERS_PAUSE_MAX);
         }
         self.inner.state().local.asked();
     }

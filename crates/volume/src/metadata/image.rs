@@ -48,8 +48,6 @@ const UNSTORED_MAX: u64 = 1 << 18;
 
 /// The maximum number of inode numbers of one grant.
 const NUMBERS_MAX: u32 = 512;
-/// So many sessions make what needs a segment, with all the numbers that each may have.
-const SESSIONS_OF_SEGMENT: u64 = 4;
 
 /// The answer to a question.
 #[derive(Debug)]
@@ -88,6 +86,9 @@ pub struct Image {
     is_journal_long: bool,
     /// While an operation is done again that had room before.
     is_repeating: bool,
+    /// The number of inode numbers for which there is room, and whether some of this room is soon free.
+    pub(super) in_hand: u64,
+    pub(super) is_room_passing: bool,
     /// New inodes have this number at least: sessions may still name lower ones that an earlier server gave them.
     pub(super) first_new: u64,
 }
@@ -118,6 +119,8 @@ impl Image {
             drained: HashMap::new(),
             is_journal_long: false,
             is_repeating: false,
+            in_hand: 0,
+            is_room_passing: false,
             first_new: volume.next_inode,
         };
         for (number, session) in image.sessions() {
@@ -303,11 +306,12 @@ impl Image {
 
     /// Gives a session numbers for inodes that it makes itself; nobody else gets them, whatever happens to the session.
     pub(super) fn grant_numbers(&mut self, count: u32) -> Result<Asked> {
-        let sessions = self.tables.table(Table::Sessions).len() as u64;
         let count = count.clamp(1, NUMBERS_MAX);
+        let in_hand = self.in_hand + u64::from(count);
+        // What the sessions make with their numbers is done also when the disk is full by then.
+        let more = self.room_for_numbers(in_hand) - self.kept_for_numbers();
         let (first, mutations) = self.attempt(|_, parts| {
-            // What the sessions may make with their numbers is done also when the disk is full by then.
-            if parts.free.segments() < parts.reserve.growth + 1 + sessions / SESSIONS_OF_SEGMENT {
+            if parts.free.segments() < parts.reserve.growth + more + 1 {
                 return Err(full(parts.is_freeing));
             }
             let first = parts.volume.next_inode.max(parts.first_new);
@@ -315,6 +319,7 @@ impl Image {
             parts.volume.next_inode = first + taken;
             Ok(first)
         })?;
+        self.in_hand = in_hand;
         Ok(Asked { answer: Answer::Numbers { first, count }, transaction: Some(server(mutations)) })
     }
 
@@ -443,7 +448,7 @@ impl Image {
 
     /// Whether space is being freed, or will be by a checkpoint: a request that finds none is repeated.
     pub(super) fn is_freeing(&self) -> bool {
-        !self.draining.is_empty() || !self.dying.is_empty() || self.is_journal_long
+        !self.draining.is_empty() || !self.dying.is_empty() || self.is_journal_long || self.is_room_passing
     }
 
     /// Notes whether a checkpoint would free segments of the journal.

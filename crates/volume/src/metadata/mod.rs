@@ -48,5 +48,5 @@ pub use check::check;
 pub use image::{Asked, Image, Stamp};
 pub use offline::{FileMap, file_map};
 pub use records::first;
-pub use reserve::{FreeSpace, free_space};
+pub use reserve::{FreeSpace, LOCAL_TARGET_BYTES_MAX, free_space};
 pub use segments::SET_ASIDE;

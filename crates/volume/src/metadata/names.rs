@@ -98,6 +98,11 @@ fn check_target(is_link: bool, target: &[u8], block: Option<&Mapped>) -> Result<
     }
 }
 
+/// Returns the inode of a name.
+fn named_by(name: &Name) -> FileId {
+    FileId { inode: name.inode, generation: name.generation }
+}
+
 fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
     let found = inode(change.tables, directory)?;
     match (is_directory(&found), found.links) {
@@ -123,8 +128,8 @@ impl Parts<'_> {
                 self.unlink(change, stamp, (*directory, name), *is_directory, *expected)?
             }
             Operation::Rename { directory, name, new_directory, new_name, flags } => {
-                self.rename(change, stamp, (*directory, name), (*new_directory, new_name), *flags)?;
-                return Ok(Answer::Done);
+                let (from, to) = ((*directory, &**name), (*new_directory, &**new_name));
+                return self.rename(change, stamp, from, to, *flags).map(Answer::Renamed);
             }
             other => return self.operate_file(change, stamp, session, other),
         };
@@ -328,6 +333,7 @@ impl Parts<'_> {
         Err(damaged(format!("directory {below} does not lead to the root")))
     }
 
+    /// Renames; returns the inodes that it moves, and the one that it replaces.
     fn rename(
         &mut self,
         change: &mut Change<'_>,
@@ -335,7 +341,7 @@ impl Parts<'_> {
         (directory, name): (FileId, &[u8]),
         (new_directory, new_name): (FileId, &[u8]),
         flags: u32,
-    ) -> Result<()> {
+    ) -> Result<Vec<FileId>> {
         check_name(name)?;
         check_name(new_name)?;
         directory_of(change, directory)?;
@@ -363,14 +369,16 @@ impl Parts<'_> {
             }
             self.remove_name(change, stamp, directory.inode, &old)?;
             self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
-            return self.leave_whiteout(change, stamp, directory.inode, name, flags);
+            self.leave_whiteout(change, stamp, directory.inode, name, flags)?;
+            return Ok(vec![named_by(&old.1)]);
         };
         if flags & NO_REPLACE != 0 {
             return Err(posix(libc::EEXIST));
         }
         if new.1.inode == old.1.inode {
-            return Ok(());
+            return Ok(Vec::new());
         }
+        let both = vec![named_by(&old.1), named_by(&new.1)];
         let replaced = of(change, new.1.inode)?;
         if flags & EXCHANGE != 0 {
             if is_directory(&replaced) && self.is_below(change, directory.inode, new.1.inode)? {
@@ -379,7 +387,8 @@ impl Parts<'_> {
             self.remove_name(change, stamp, directory.inode, &old)?;
             self.remove_name(change, stamp, new_directory.inode, &new)?;
             self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
-            return self.arrive(change, stamp, directory.inode, name, new.1.inode);
+            self.arrive(change, stamp, directory.inode, name, new.1.inode)?;
+            return Ok(both);
         }
         match (is_directory(&moved), is_directory(&replaced)) {
             (true, false) => return Err(posix(libc::ENOTDIR)),
@@ -391,7 +400,8 @@ impl Parts<'_> {
         self.remove_name(change, stamp, new_directory.inode, &new)?;
         self.lose_name(change, stamp, new.1.inode)?;
         self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
-        self.leave_whiteout(change, stamp, directory.inode, name, flags)
+        self.leave_whiteout(change, stamp, directory.inode, name, flags)?;
+        Ok(both)
     }
 
     /// Returns the number of a new inode: the one that it had before the server was replaced, if there is one.

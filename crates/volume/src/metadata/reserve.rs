@@ -18,12 +18,16 @@
 //!
 //! A small disk keeps an eighth of its segments, but never fewer than one checkpoint and three.
 //!
+//! Beside all of that there is room for what sessions may make themselves, with inode numbers that they have in hand
+//! ([`Image::keep_room_for`]): half of it for the tables, half for the journal. This is never refused, so nothing else
+//! takes that room.
+//!
 //! *Circle*: the reserve is computed from the state of `image`, whose changes are bounded by it.
 
 use super::change::{Result, damaged};
 use super::image::{Image, Parts};
 use super::space::Free;
-use crate::format::{Key, Label, SPACE_START, VolumeRecord};
+use crate::format::{BLOCK_BYTES, Key, Label, SPACE_START, VolumeRecord};
 use crate::journal::segments_at_most;
 use crate::protocol::{Code, Failure};
 use crate::tables::Tables;
@@ -39,6 +43,10 @@ const DISK_PART: u64 = 8;
 /// `TO_GROW` growth of metadata. *Units*: segments.
 const AT_LEAST: u64 = 3;
 const TO_GROW: u64 = 2;
+/// What one inode that a session makes itself needs in the tables, or in the journal, at most. *Units*: bytes.
+const LOCAL_BYTES: u64 = 2 << 10;
+/// The longest target of a link that a session makes itself. *Units*: bytes.
+pub const LOCAL_TARGET_BYTES_MAX: usize = 255;
 
 /// The numbers of free segments that stay for metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +63,11 @@ impl Reserve {
         let wanted = 2 * checkpoint + checkpoint.max(JOURNAL) + READY + STARTS;
         let data = wanted.min(segments.div_ceil(DISK_PART).max(checkpoint + AT_LEAST));
         Reserve { data, growth: (data / 2).max(checkpoint + TO_GROW) }
+    }
+
+    /// The same with so many segments more.
+    fn beside(self, segments: u64) -> Reserve {
+        Reserve { data: self.data + segments, growth: self.growth + segments }
     }
 
     /// The reserve of a disk of so many blocks with these tables.
@@ -103,7 +116,23 @@ impl Image {
     }
 
     pub(super) fn reserve(&self) -> Reserve {
-        Reserve::of(&self.tables, self.volume.blocks, self.segment_blocks)
+        Reserve::of(&self.tables, self.volume.blocks, self.segment_blocks).beside(self.kept_for_numbers())
+    }
+
+    /// Keeps room for what sessions may make with so many inode numbers. `is_passing`: some of it is for a moment, so a
+    /// request that finds no space is repeated.
+    pub fn keep_room_for(&mut self, numbers: u64, is_passing: bool) {
+        (self.in_hand, self.is_room_passing) = (numbers, is_passing && numbers > 0);
+    }
+
+    /// Returns the number of free segments that are kept for inode numbers in hand.
+    pub(super) fn kept_for_numbers(&self) -> u64 {
+        self.room_for_numbers(self.in_hand)
+    }
+
+    /// Returns the number of segments that so many inodes need, which sessions make themselves.
+    pub(super) fn room_for_numbers(&self, numbers: u64) -> u64 {
+        2 * (numbers * LOCAL_BYTES).div_ceil(self.segment_blocks * BLOCK_BYTES as u64)
     }
 
     /// Returns the number of free blocks that are kept for metadata: file data does not get them.
@@ -285,5 +314,59 @@ mod tests {
         {
             assert_eq!(Reserve::new(segments, checkpoint), Reserve { data, growth }, "{segments} {checkpoint}");
         }
+    }
+
+    #[test]
+    fn largest_local_create_fits_its_room() {
+        let (mut image, session) = image();
+        let numbers = image.ask(stamp(), session, &Question::Numbers { count: 9 }).unwrap().answer;
+        let Answer::Numbers { first, .. } = numbers else { panic!("{numbers:?}") };
+        let create = Operation::Create {
+            directory: ROOT,
+            name: vec![b'n'; crate::format::NAME_BYTES_MAX],
+            mode: libc::S_IFLNK | 0o777,
+            owner: 0,
+            group: 0,
+            umask: 0,
+            device: 0,
+            target: vec![b't'; LOCAL_TARGET_BYTES_MAX],
+            target_block: None,
+            open: false,
+            inode: first,
+        };
+        let before = image.tables().bytes();
+        let number = image.next_number(session);
+        let (done, transaction) = image.operate_local(stamp(), session, number, &create);
+        done.unwrap();
+        let in_tables = image.tables().bytes() - before;
+        let transactions = vec![transaction.unwrap()];
+        let (flushed_sequence, next_segment, time_ns) = (1, 0, 1);
+        let append =
+            crate::format::Append { epoch: 1, sequence: 2, flushed_sequence, next_segment, time_ns, transactions };
+        let (bytes, _) = append.encode(crate::format::Identity([7; 16]), 0, 0).unwrap();
+        assert!(in_tables <= LOCAL_BYTES && bytes.len() as u64 <= 2 * LOCAL_BYTES, "{in_tables} {}", bytes.len());
+    }
+
+    #[test]
+    fn room_for_numbers_is_kept_from_others() {
+        let (mut image, session) = image();
+        let before = image.reserve();
+        image.keep_room_for(1, false);
+        assert_eq!(image.reserve(), before.beside(2));
+        image.keep_room_for(4096, false);
+        assert_eq!(image.reserve(), before.beside(2), "a segment of tables, a segment of the journal");
+        image.keep_room_for(8192, false);
+        assert_eq!(image.reserve(), before.beside(4));
+        let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
+        fill(&mut image, session, file);
+        assert_eq!(image.free_segments(), image.reserve().data);
+        let refused = image.ask(stamp(), session, &Question::Numbers { count: 512 }).map(drop);
+        assert_eq!(refused.map_err(|failure| failure.code), Err(Code::Full), "more would need more room");
+        // While sessions may repeat what they had done before a restart, a request is repeated.
+        image.keep_room_for(8192, true);
+        let refused = image.ask(stamp(), session, &Question::Space { blocks: 1 }).map(drop);
+        assert_eq!(refused.map_err(|failure| (failure.code, failure.errno)), Err((Code::Full, libc::EAGAIN)));
+        image.keep_room_for(0, false);
+        assert!(space(&mut image, session).is_some(), "what was kept is free");
     }
 }

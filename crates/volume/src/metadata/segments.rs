@@ -17,7 +17,8 @@ use crate::protocol::{Code, Failure};
 const FORMATTED: u64 = 1;
 /// The number of next epochs that get a segment set aside.
 pub const SET_ASIDE: u64 = 16;
-/// The number of free segments that setting aside leaves, in addition to those of a checkpoint.
+/// The number of free segments that setting aside leaves, in addition to those of a checkpoint and of inode numbers in
+/// hand.
 const BESIDE: u64 = 2;
 
 fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
@@ -96,7 +97,7 @@ impl Image {
         let has_room = |image: &Image, count| match count {
             0 => image.free_segments() > 0,
             SET_ASIDE.. => false,
-            _ => image.free_segments() > image.checkpoint_segments() + BESIDE,
+            _ => image.free_segments() > image.checkpoint_segments() + BESIDE + image.kept_for_numbers(),
         };
         let mut transactions = Vec::new();
         if self.starts.is_some_and(|count| !has_room(self, count)) {

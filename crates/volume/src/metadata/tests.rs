@@ -124,16 +124,24 @@ fn names_are_made_moved_and_removed_all_or_nothing() {
         flags,
     };
     assert_eq!(operate(&mut image, session, &rename("d", directory.id(), "e", 0)), Err(libc::EINVAL));
-    assert_eq!(operate(&mut image, session, &rename("a", directory.id(), "b", 0)), Ok(Answer::Done));
+    let renamed = Ok(Answer::Renamed(vec![file.id()]));
+    assert_eq!(operate(&mut image, session, &rename("a", directory.id(), "b", 0)), renamed);
     assert_eq!(operate(&mut image, session, &rename("a", ROOT, "b", 0)), Err(libc::ENOENT));
-    let moved = create(&mut image, session, "w", libc::S_IFREG | 0o644).unwrap().inode;
+    let moved = create(&mut image, session, "w", libc::S_IFREG | 0o644).unwrap();
     assert_eq!(operate(&mut image, session, &rename("w", directory.id(), "w", 6)), Err(libc::EINVAL));
-    assert_eq!(operate(&mut image, session, &rename("w", directory.id(), "w", 4)), Ok(Answer::Done));
+    assert_eq!(
+        operate(&mut image, session, &rename("w", directory.id(), "w", 4)),
+        Ok(Answer::Renamed(vec![moved.id()]))
+    );
     let look_up = |name: &str| Question::Lookup { directory: ROOT, name: name.as_bytes().to_vec() };
     let whiteout = image.ask(stamp(), session, &look_up("w")).unwrap().answer;
     let Answer::Attributes(whiteout) = whiteout else { panic!("{whiteout:?}") };
     assert_eq!((whiteout.inode.mode, whiteout.inode.device, whiteout.inode.links), (libc::S_IFCHR, 0, 1));
-    assert_ne!(whiteout.inode.mode, moved.mode);
+    assert_ne!(whiteout.inode.mode, moved.inode.mode);
+    let [first, second] = ["x", "y"].map(|name| create(&mut image, session, name, libc::S_IFREG | 0o644).unwrap().id());
+    for (flags, both) in [(2, vec![first, second]), (0, vec![second, first])] {
+        assert_eq!(operate(&mut image, session, &rename("x", ROOT, "y", flags)), Ok(Answer::Renamed(both)), "{flags}");
+    }
     let unlink = |is_directory| Operation::Unlink { directory: ROOT, name: b"d".to_vec(), is_directory, expected: 0 };
     assert_eq!(operate(&mut image, session, &unlink(true)), Err(libc::ENOTEMPTY));
     assert_eq!(operate(&mut image, session, &unlink(false)), Err(libc::EISDIR));

@@ -49,6 +49,25 @@ impl Image {
         Change { tokens, names }
     }
 
+    /// Returns the inodes that an operation names by their numbers and that do not exist.
+    pub fn missing(&self, operation: &Operation) -> Vec<u64> {
+        let named = match operation {
+            Operation::Create { directory, .. } | Operation::Unlink { directory, .. } => vec![*directory],
+            Operation::Link { file, directory, .. } => vec![*file, *directory],
+            Operation::Rename { directory, new_directory, .. } => vec![*directory, *new_directory],
+            Operation::SetAttributes { file, .. }
+            | Operation::SetXattr { file, .. }
+            | Operation::RemoveXattr { file, .. }
+            | Operation::Commit { file, .. }
+            | Operation::TakeReserved { file, .. }
+            | Operation::Truncate { file, .. }
+            | Operation::Allocate { file, .. } => vec![*file],
+            Operation::Access { .. } | Operation::ReturnSpace { .. } => Vec::new(),
+        };
+        let is_missing = |file: &FileId| self.present(FileId { generation: 0, ..*file }).is_none();
+        named.into_iter().filter(is_missing).map(|file| file.inode).collect()
+    }
+
     /// Returns the number that the next inode gets.
     pub fn next_inode(&self) -> u64 {
         self.volume.next_inode.max(self.first_new)

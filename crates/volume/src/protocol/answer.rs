@@ -91,6 +91,8 @@ pub enum Answer {
     Statistics(Statistics),
     /// Extents of granted space.
     Space(Vec<Granted>),
+    /// The inodes that a rename has moved, and replaced: at most two.
+    Renamed(Vec<FileId>),
     /// Sessions of the same origin.
     Siblings(Vec<Sibling>),
     /// Numbers for inodes, which nobody else gets.

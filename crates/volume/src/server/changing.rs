@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::connection::Reply;
+use super::grants::Waited;
 use super::long_waits::WaitSubject;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Operation, Terms};
@@ -20,6 +21,8 @@ pub(super) struct Asked {
     pub terms: Terms,
     pub operation: Operation,
     pub reply: Reply,
+    /// What it has waited for before.
+    pub waited: Waited,
 }
 
 impl Asked {

@@ -1,7 +1,7 @@
 //! One connection of a client: greeting, requests, answers.
 //!
-//! Owns: which messages a connection may send, and how many. Promises: at most [`CALLS_MAX`] requests of a connection
-//! are in progress at a time; a malformed message changes nothing, is refused with the reason, and ends the connection;
+//! Owns: which messages a connection may send, and how many. Promises: at most [`CALLS_MAX`] requests of a connection,
+//! and [`RETURNS_MAX`] returns, are in progress at a time; a malformed message changes nothing, is refused with the reason, and ends the connection;
 //! every message to a client leaves only if the leader's lease holds when it is sent. Leaves to others: doing the requests (`owner`).
 //!
 //! *Circle*: a connection sends requests, which contain the replies of this file.
@@ -33,6 +33,9 @@ use crate::wire::{FrameReader, Unread, read_message, write_all};
 pub(super) const CONNECTIONS_MAX: usize = 2048;
 /// The maximum number of unanswered requests of a connection, as the protocol says.
 const CALLS_MAX: usize = 1024;
+/// The maximum number of unanswered returns of directories, which are counted apart: a session sends one for each
+/// directory that is recalled, however many that are. It is above the number of directories that a session holds.
+const RETURNS_MAX: usize = 2048;
 pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;
 
@@ -88,7 +91,7 @@ pub(super) struct Reply {
     since: Instant,
     /// A frame that precedes the answer.
     before: Option<Vec<u8>>,
-    /// The request's share of [`CALLS_MAX`], returned when it is answered.
+    /// The request's share of [`CALLS_MAX`] or [`RETURNS_MAX`], returned when it is answered.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -351,17 +354,36 @@ fn misplaced(request: u64) -> Unread {
     Unread::Message { request, problem: "a message that does not belong here".to_owned() }
 }
 
+/// The bounds on the requests of a connection without an answer.
+struct Turns {
+    calls: Arc<Semaphore>,
+    returns: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn new() -> Turns {
+        let [calls, returns] = [CALLS_MAX, RETURNS_MAX].map(|turns| Arc::new(Semaphore::new(turns)));
+        Turns { calls, returns }
+    }
+
+    /// Takes the share of a request. *Errors*: there are too many, in words.
+    fn take(&self, message: &Message) -> Result<OwnedSemaphorePermit, String> {
+        let (turns, most, what) = match message {
+            Message::Return { .. } => (&self.returns, RETURNS_MAX, "returns"),
+            _ => (&self.calls, CALLS_MAX, "requests"),
+        };
+        turns.clone().try_acquire_owned().map_err(|_| format!("more than {most} {what} without an answer"))
+    }
+}
+
 /// Serves a bulk connection: operations and questions.
 async fn bulk(context: &Context, greeted: Greeted, reader: &mut FrameReader, frames: &Frames) -> Result<(), Unread> {
     let _leaving = Leaving { requests: &context.requests, greeted };
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
-    let turns = Arc::new(Semaphore::new(CALLS_MAX));
+    let turns = Turns::new();
     while let Some((header, message)) = read_message(reader).await? {
         check_epoch(context, header.epoch)?;
-        let Ok(turn) = turns.clone().try_acquire_owned() else {
-            let problem = format!("more than {CALLS_MAX} requests without an answer");
-            return Err(std::io::Error::other(problem).into());
-        };
+        let turn = turns.take(&message).map_err(std::io::Error::other)?;
         let (frames, since) = (frames.clone(), Instant::now());
         let (request, before) = (header.request, None);
         let reply = Reply { frames, request, epoch, session, connection, since, before, _turn: turn };
@@ -434,4 +456,28 @@ async fn control(context: &Context, greeted: Greeted, reader: &mut FrameReader, 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{FileId, Held, Question, Token};
+
+    #[test]
+    fn returns_take_no_share_of_calls() {
+        let turns = Turns::new();
+        let object = FileId { inode: 7, generation: 1 };
+        let held = Held { token: Token { object, what: What::Directory }, level: 1, sequence: 1 };
+        let back = Message::Return { held, is_lost: false };
+        let question = Message::Question { session: 1, question: Question::Stored };
+        let all_returns: Vec<_> = (0..RETURNS_MAX).map(|_| turns.take(&back).expect("there is room")).collect();
+        let refused = turns.take(&back).map(drop);
+        assert_eq!(refused, Err("more than 2048 returns without an answer".to_owned()));
+        let all_calls: Vec<_> = (0..CALLS_MAX).map(|_| turns.take(&question).expect("returns take none")).collect();
+        assert!(turns.take(&question).is_err());
+        drop(all_returns);
+        assert!(turns.take(&back).is_ok() && turns.take(&question).is_err());
+        drop(all_calls);
+        assert!(turns.take(&question).is_ok());
+    }
 }

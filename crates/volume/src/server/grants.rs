@@ -26,6 +26,26 @@ pub(super) struct Looking {
     /// Whether the question must still wait for writers to commit. It is true at first, and again if the question
     /// waited while sessions from before a restart had not yet said what they hold.
     pub is_graced: bool,
+    /// What it has waited for before.
+    pub waited: Waited,
+}
+
+/// What a request has waited for before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Waited {
+    /// Whether it has waited for the return of a directory.
+    pub for_return: bool,
+    /// Whether sessions have reported all that they had made when it came.
+    pub for_makers: bool,
+}
+
+/// The inodes that a request is about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AboutInodes<'a> {
+    /// Those that exist, or may.
+    pub known: &'a [u64],
+    /// Those that it names and that do not exist here.
+    pub missing: &'a [u64],
 }
 
 /// Requests and questions that can be answered now.
@@ -52,6 +72,7 @@ struct Later {
     level: u8,
     waits: bool,
     reply: Reply,
+    has_waited: bool,
 }
 
 /// The tokens, and the calls that wait for them.
@@ -125,10 +146,14 @@ impl Grants {
     /// Handles a session's request for a token. Before a session may change a file's data, no other one keeps the
     /// file's attributes.
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
+        self.acquire_later(Later { session, token, level, waits, reply, has_waited: false });
+    }
+
+    fn acquire_later(&mut self, later: Later) {
+        let (session, token, level) = (later.session, later.token, later.level);
         let ticket = self.ticket();
-        let later = Later { session, token, level, waits, reply };
-        if !self.locals.wait_for(self.now(), session, &[token.object.inode], ticket) {
-            self.gated.insert(ticket, later);
+        if !self.locals.wait_for(self.now(), session, &[token.object.inode], ticket, later.has_waited) {
+            self.gated.insert(ticket, Later { has_waited: true, ..later });
             return;
         }
         let change = Change { tokens: vec![attributes_of(token)], names: Vec::new() };
@@ -140,7 +165,7 @@ impl Grants {
     }
 
     fn acquire_now(&mut self, later: Later, ticket: u64) {
-        let Later { session, token, level, waits, reply } = later;
+        let Later { session, token, level, waits, reply, .. } = later;
         self.acquiring.insert(ticket, (token.object, reply));
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
         if level == level::WRITE {
@@ -167,30 +192,40 @@ impl Grants {
         self.looks.offer(self.now(), session, token)
     }
 
-    /// Begins an operation that is about these inodes.
+    /// Begins an operation that is about these inodes, and has waited for this before.
     ///
-    /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions have returned those that they held.
-    pub fn begin_about(&mut self, session: u64, inodes: &[u64]) -> Result<(), u64> {
-        let ticket = self.ticket();
-        match self.locals.wait_for(self.now(), session, inodes, ticket) {
-            true => Ok(()),
-            false => Err(ticket),
+    /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions have returned those that they held, and
+    /// what the operation will have waited for then.
+    pub fn begin_about(&mut self, session: u64, about: AboutInodes<'_>, waited: Waited) -> Result<(), (u64, Waited)> {
+        let (now, ticket) = (self.now(), self.ticket());
+        if !self.locals.wait_for(now, session, about.known, ticket, waited.for_return) {
+            return Err((ticket, Waited { for_return: true, ..waited }));
         }
+        let is_known = waited.for_makers || planted(Bug::MakerUnheard);
+        if !is_known && !self.locals.wait_for_makers(now, session, about.missing, ticket) {
+            return Err((ticket, Waited { for_makers: true, ..waited }));
+        }
+        Ok(())
     }
 
     /// Returns a question that is about these inodes if it can be answered now; otherwise it waits until other sessions
     /// have returned those that they held, and [`act`](Self::act) returns it later.
-    pub fn look_at(&mut self, looking: Looking, inodes: &[u64]) -> Option<Looking> {
+    pub fn look_at(&mut self, looking: Looking, about: AboutInodes<'_>) -> Option<Looking> {
         if planted(Bug::HeldShown) {
             return Some(looking);
         }
-        match self.begin_about(looking.session, inodes) {
+        match self.begin_about(looking.session, about, looking.waited) {
             Ok(()) => Some(looking),
-            Err(ticket) => {
-                self.looking.insert(ticket, looking);
+            Err((ticket, waited)) => {
+                self.looking.insert(ticket, Looking { waited, ..looking });
                 None
             }
         }
+    }
+
+    /// Whether a session may get inode numbers: it uses those that it has, and gives back what it keeps.
+    pub fn may_have_numbers(&self, session: u64) -> bool {
+        self.locals.may_have_numbers(session) && !self.looks.is_full(session)
     }
 
     /// Returns the directories at level *write*, what of them waits, and the inode numbers.
@@ -198,23 +233,38 @@ impl Grants {
         &mut self.locals
     }
 
-    /// Gives a directory, in which a session has changed a name or which it has made (`is_new`), to this session at level
-    /// *write*, if it alone uses it.
-    pub fn offer_directory(&mut self, session: u64, directory: FileId, is_new: bool) {
+    /// Gives a directory, in which a session has changed a name, to this session at level *write*, if it alone uses it.
+    pub fn offer_directory(&mut self, session: u64, directory: FileId) {
         let now = self.now();
-        let tokens = [What::Directory, What::Attributes].map(|what| Token { object: directory, what });
-        let is_wanted = self.locals.changed(now, session, directory.inode, is_new);
-        let is_free = |token: &Token| !self.looks.is_kept(session, *token) && !self.looks.is_changing(*token);
-        // A session without a control connection gets no recall.
-        let is_told = self.controls.contains_key(&session);
-        if !is_wanted || !is_told || self.arbiter.is_expecting() {
+        if !self.locals.changed(now, session, directory.inode) || !self.may_be_given(session) {
             return;
         }
-        match tokens.iter().all(is_free) {
+        match self.is_free(session, directory) {
             true => self.locals.grant(now, session, directory),
             // Others have looked at it before: they give that back, and a later change gets the directory.
-            false => tokens.into_iter().for_each(|token| self.looks.recall_others(now, session, token)),
+            false => tokens_of(directory).into_iter().for_each(|token| self.looks.recall_others(now, session, token)),
         }
+    }
+
+    /// Gives a directory that a session has made in another one to this session at level *write*, if it alone uses that
+    /// one: others that keep names of it are shown the new one soon.
+    pub fn offer_new_directory(&mut self, session: u64, parent: FileId, directory: FileId) {
+        let now = self.now();
+        let is_alone = self.locals.may_have_new(now, session, parent.inode) && self.is_free(session, parent);
+        if is_alone && self.may_be_given(session) && self.is_free(session, directory) {
+            self.locals.grant(now, session, directory);
+        }
+    }
+
+    /// Whether no other session keeps names or attributes of a directory, and none of them changes.
+    fn is_free(&self, session: u64, directory: FileId) -> bool {
+        let mut tokens = tokens_of(directory).into_iter();
+        tokens.all(|token| !self.looks.is_kept(session, token) && !self.looks.is_changing(token))
+    }
+
+    /// Whether a session may get any directory. One without a control connection gets no recall.
+    fn may_be_given(&self, session: u64) -> bool {
+        self.controls.contains_key(&session) && !self.arbiter.is_expecting() && !self.looks.is_full(session)
     }
 
     /// Notes what a session keeps of an operation that it has done itself: an inode that it has made there goes along with
@@ -226,7 +276,16 @@ impl Grants {
         if let Some(made) = made {
             self.locals.note_made(now, directory, made.inode);
         }
+        if self.looks.is_full(session) {
+            self.locals.recall_all(now, session);
+        }
         self.locals.counts.operations += 1;
+    }
+
+    /// Returns how many names of directories and attributes sessions keep.
+    #[cfg(test)]
+    pub fn looks_count(&self) -> usize {
+        self.looks.count()
     }
 
     /// Returns what happened to directories at level *write*, and how many sessions hold.
@@ -329,8 +388,8 @@ impl Grants {
             }
         }
         for ticket in self.locals.take_ready() {
-            if let Some(Later { session, token, level, waits, reply }) = self.gated.remove(&ticket) {
-                self.acquire(session, (token, level, waits), reply);
+            if let Some(later) = self.gated.remove(&ticket) {
+                self.acquire_later(later);
             } else {
                 match self.looking.remove(&ticket) {
                     Some(looking) => acted.ready.push(looking),
@@ -449,6 +508,11 @@ impl Grants {
         }
         late
     }
+}
+
+/// Returns the tokens of what sessions may keep of a directory.
+fn tokens_of(directory: FileId) -> [Token; 2] {
+    [What::Directory, What::Attributes].map(|what| Token { object: directory, what })
 }
 
 /// Returns the token of the attributes of the file of a data token.

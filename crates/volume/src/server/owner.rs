@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use super::batch::Batch;
 use super::changing::{Asked, Changing};
 use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
-use super::grants::{Grants, Looking};
+use super::grants::{Grants, Looking, Waited};
 use super::leading::{Led, lead};
 use super::locking::Locking;
 use super::long_waits::{WAIT_SHOWN, WaitCollector, WaitSubject};
@@ -54,7 +54,7 @@ use crate::protocol::{Answer, Failure, FileId, Message, Question};
 use crate::tokens::Late;
 use early::{Defect, Early, shows_names};
 use ending::is_about_siblings;
-use local::UntoldLocals;
+use local::{OfferedDirectories, UntoldLocals};
 use operating::Finished;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
@@ -91,6 +91,8 @@ pub(super) struct Owner {
     graced: Vec<Looking>,
     /// What sessions have done themselves and the disk has not stored.
     local: UntoldLocals,
+    /// Directories that sessions may get.
+    offered: Vec<OfferedDirectories>,
     /// Operations that are done, and answered once their sessions' earlier ones are.
     behind: HashMap<u64, VecDeque<Finished>>,
     started: Instant,
@@ -134,7 +136,7 @@ impl Owner {
             late.append(&mut unheard);
         }
         let overview = Overview { epoch: log.epoch(), ..Overview::default() };
-        let owner = Owner {
+        let mut owner = Owner {
             image,
             log: Some(log),
             in_flight: None,
@@ -150,6 +152,7 @@ impl Owner {
             late,
             graced: Vec::new(),
             local: UntoldLocals::default(),
+            offered: Vec::new(),
             behind: HashMap::new(),
             started: Instant::now(),
             locking: Locking::default(),
@@ -161,6 +164,7 @@ impl Owner {
             early,
             overview,
         };
+        owner.keep_room();
         Ok((owner, shared, pulse))
     }
 
@@ -281,9 +285,12 @@ impl Owner {
         {
             return;
         }
+        self.keep_room();
         match request {
             Request::Operate { session, number, terms, operation, reply } => {
-                if let Some(asked) = self.changing.in_turn(Asked { session, number, terms, operation, reply }) {
+                let waited = Waited::default();
+                let asked = Asked { session, number, terms, operation, reply, waited };
+                if let Some(asked) = self.changing.in_turn(asked) {
                     self.begin_operation(asked);
                 }
             }
@@ -295,7 +302,7 @@ impl Owner {
                 if let Question::Push { file, size } = question {
                     return self.push(session, (file, size), reply);
                 }
-                let looking = Looking { session, question, reply, is_graced: true };
+                let looking = Looking { session, question, reply, is_graced: true, waited: Waited::default() };
                 // A session may still repeat what its programs were told is done.
                 let is_graced = !self.unheard.is_empty() && !self.early.has(Defect::QuestionsUngraced);
                 match is_graced && shows_names(&looking.question) {
@@ -407,6 +414,7 @@ impl Owner {
     fn act(&mut self) {
         loop {
             self.end_grace();
+            self.keep_room();
             let acted = self.grants.act();
             let is_last = acted.is_empty();
             acted.changes.into_iter().for_each(|ticket| self.go_on(ticket));
@@ -417,8 +425,11 @@ impl Owner {
             for looking in acted.ready {
                 self.ask(looking);
             }
-            if is_last {
+            if is_last && self.offered.is_empty() {
                 return;
+            }
+            if is_last {
+                self.give_offered();
             }
         }
     }
@@ -512,6 +523,7 @@ impl Owner {
         self.grants.forget(session);
         self.locking.forget(session);
         self.proofs.forget(session);
+        self.keep_room();
     }
 
     fn end(&mut self, session: u64) -> Result<u64, Failure> {
@@ -522,6 +534,8 @@ impl Owner {
     }
 }
 
+#[cfg(test)]
+mod local_tests;
 #[cfg(test)]
 mod room_tests;
 #[cfg(test)]

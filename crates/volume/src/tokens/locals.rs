@@ -6,13 +6,17 @@
 //!    with it, or changes it, the holder has returned it ([`Locals::wait_for`]).
 //! 2. A directory is given to a session that alone has used it lately, and has requested inode numbers. After [`RECALLS_MAX`] recalls within
 //!    [`RECALLS_TIME_MS`] it is given to nobody for [`BUSY_MS`]: hosts that use a directory in turn wait for no recalls.
+//!    A new directory is given at once only if its maker alone uses the directory above it.
 //! 3. A number of an inode is used by the session that got it, and once.
+//! 4. While a request waits for the second time, nobody gets a directory: so it finds no new one each time.
+//! 5. A request that names an inode which its maker may not have reported yet waits until this maker has
+//!    ([`Locals::wait_for_makers`]).
 //!
 //! An inode *goes along* with a directory if the holder has made it there itself: nobody else knows it, so nobody keeps
 //! its attributes. A holder that gets a recall needs no request to the server for its return, so no circle of waiting
 //! arises. Changes that wait are identified by their tickets. Times are in milliseconds, of any clock that never goes back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::level;
@@ -32,6 +36,8 @@ const RECALLS_TIME_MS: u64 = 10_000;
 const BUSY_MS: u64 = 10_000;
 /// The maximum number of directories that a session holds; its oldest one is recalled for one more.
 const DIRECTORIES_MAX: usize = 1024;
+/// The number beyond these that it gets while recalls are under way.
+const RECALLED_MAX: usize = 64;
 /// The number of inodes that go along with directories; beyond it, directories are recalled.
 const MADE_MAX: usize = 1 << 20;
 /// The maximum number of directories whose use is remembered.
@@ -76,6 +82,13 @@ struct DirectoryUse {
     pause_until: u64,
 }
 
+impl DirectoryUse {
+    /// Whether no other session uses the directory.
+    fn is_alone(&self, now: u64) -> bool {
+        self.others_at.is_none_or(|at| now.saturating_sub(at) >= ALONE_MS) && self.pause_until <= now
+    }
+}
+
 /// What happened to directories at level *write*.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LocalCounts {
@@ -100,8 +113,13 @@ pub struct Locals {
     uses: HashMap<u64, DirectoryUse>,
     /// The number of returns that each request waits for.
     waits: BTreeMap<u64, usize>,
-    /// The inode numbers that sessions have in hand.
+    /// Those of them that have waited before.
+    again: BTreeSet<u64>,
+    /// The inode numbers that sessions have in hand, and how many these are.
     numbers: HashMap<u64, Vec<Range<u64>>>,
+    in_hand: u64,
+    /// The directory in which each session has made an inode last.
+    made_last: HashMap<u64, u64>,
     sequence: u64,
     messages: Vec<(u64, Held)>,
     ready: Vec<u64>,
@@ -126,22 +144,64 @@ impl Locals {
 
     /// Begins a request of a session that is about these inodes. Returns `false` if others hold some of them: then its
     /// ticket is among those of [`take_ready`](Self::take_ready) once they have returned these, and the request must
-    /// begin again.
-    pub fn wait_for(&mut self, now: u64, session: u64, inodes: &[u64], ticket: u64) -> bool {
-        let mut waits = 0;
+    /// begin again, before anybody gets a directory. `has_waited`: it does that now.
+    pub fn wait_for(&mut self, now: u64, session: u64, inodes: &[u64], ticket: u64, has_waited: bool) -> bool {
+        let mut directories = Vec::new();
         for inode in inodes {
             if let Some(used) = self.uses.get_mut(inode)
                 && used.session != session
             {
                 (used.others_at, used.changes) = (Some(now), 0);
             }
-            let Some(held) = self.directory_of(*inode).filter(|held| held.session != session) else { continue };
-            let directory = held.file.inode;
-            if held.recalled.is_none() {
-                self.note_recall(now, directory);
-                self.recall(now, directory);
+            let held = self.directory_of(*inode).filter(|held| held.session != session);
+            directories.extend(held.map(|held| held.file.inode));
+        }
+        let waits = self.wait_for_returns(now, &directories, ticket);
+        if waits && has_waited {
+            self.again.insert(ticket);
+        }
+        !waits
+    }
+
+    /// Begins a request of a session that names these inodes, which do not exist here. Another session may have made one of
+    /// them itself, and what says so may still be on its way. Returns `false` if this may be so: then its ticket is ready
+    /// once such sessions have returned a directory, and with that have sent all that they had done before. So the request
+    /// needs this once.
+    pub fn wait_for_makers(&mut self, now: u64, session: u64, inodes: &[u64], ticket: u64) -> bool {
+        let makers: BTreeSet<u64> = inodes.iter().filter_map(|inode| self.maker_of(*inode)).collect();
+        let mut directories = Vec::new();
+        for maker in makers.into_iter().filter(|maker| *maker != session) {
+            let Some(of_maker) = self.sessions.get(&maker) else { continue };
+            let held: Vec<u64> = of_maker.values().copied().collect();
+            let is_left = |directory: &&u64| self.held.get(directory).is_some_and(|held| held.recalled.is_none());
+            // The one in which it made something last is most likely the one of this inode.
+            let last = self.made_last.get(&maker).filter(|last| held.contains(last));
+            let next = last.filter(is_left).or_else(|| held.iter().rev().find(is_left)).copied();
+            match next {
+                // A return that is sent from now on comes behind everything that the maker has done until now.
+                Some(directory) => directories.push(directory),
+                // It does nothing itself behind the last of these.
+                None => directories.extend(held),
             }
-            let held = self.held.get_mut(&directory).filter(|held| !held.waiting.contains(&ticket));
+        }
+        !self.wait_for_returns(now, &directories, ticket)
+    }
+
+    /// Returns the session that has this inode number in hand.
+    fn maker_of(&self, number: u64) -> Option<u64> {
+        let has = |ranges: &Vec<Range<u64>>| ranges.iter().any(|range| range.contains(&number));
+        self.numbers.iter().find(|(_, ranges)| has(ranges)).map(|(session, _)| *session)
+    }
+
+    /// Recalls directories, and makes a request wait for them. Returns whether it waits for any.
+    fn wait_for_returns(&mut self, now: u64, directories: &[u64], ticket: u64) -> bool {
+        let mut waits = 0;
+        for directory in directories {
+            if self.held.get(directory).is_some_and(|held| held.recalled.is_none()) {
+                self.note_recall(now, *directory);
+                self.recall(now, *directory);
+            }
+            let held = self.held.get_mut(directory).filter(|held| !held.waiting.contains(&ticket));
             if let Some(held) = held {
                 held.waiting.push(ticket);
                 waits += 1;
@@ -150,7 +210,7 @@ impl Locals {
         if waits > 0 {
             self.waits.insert(ticket, waits);
         }
-        waits == 0
+        waits > 0
     }
 
     /// Counts a recall that another session caused, and decides when the directory may be given again.
@@ -176,9 +236,9 @@ impl Locals {
         }
     }
 
-    /// Notes that a session has changed a name in a directory, or made the directory (`is_new`). Returns whether it may
-    /// get the directory, if nobody keeps anything of it.
-    pub fn changed(&mut self, now: u64, session: u64, directory: u64, is_new: bool) -> bool {
+    /// Notes that a session has changed a name in a directory. Returns whether it may get the directory, if nobody keeps
+    /// anything of it.
+    pub fn changed(&mut self, now: u64, session: u64, directory: u64) -> bool {
         // A session that makes names itself has requested numbers first.
         if self.held.contains_key(&directory) || !self.numbers.contains_key(&session) {
             return false;
@@ -195,21 +255,34 @@ impl Locals {
             (used.session, used.changes, used.others_at) = (session, 0, others_at);
         }
         used.changes = used.changes.saturating_add(1);
-        let is_alone = used.others_at.is_none_or(|at| now.saturating_sub(at) >= ALONE_MS);
-        (is_new || used.changes >= CHANGES_MIN) && is_alone && used.pause_until <= now
+        used.changes >= CHANGES_MIN && used.is_alone(now)
+    }
+
+    /// Whether a session may get a directory that it has made in another one: it alone uses that one. In a directory that
+    /// others list all the time, each new one would have to be recalled for each listing.
+    pub fn may_have_new(&self, now: u64, session: u64, parent: u64) -> bool {
+        let is_alone = match self.held.get(&parent) {
+            Some(held) => held.session == session && held.recalled.is_none(),
+            None => self.uses.get(&parent).is_some_and(|used| used.session == session && used.is_alone(now)),
+        };
+        is_alone && self.numbers.contains_key(&session)
     }
 
     /// Gives a directory to a session.
     pub fn grant(&mut self, now: u64, session: u64, file: FileId) {
-        if self.made.len() >= MADE_MAX || self.held.contains_key(&file.inode) {
+        if self.made.len() >= MADE_MAX || self.held.contains_key(&file.inode) || !self.again.is_empty() {
+            return;
+        }
+        let of_session = self.sessions.entry(session).or_default();
+        if of_session.len() >= DIRECTORIES_MAX + RECALLED_MAX {
             return;
         }
         self.sequence += 1;
         let sequence = self.sequence;
-        let of_session = self.sessions.entry(session).or_default();
         of_session.insert(sequence, file.inode);
+        let is_left = |directory: &&u64| self.held.get(directory).is_some_and(|held| held.recalled.is_none());
         let is_full = of_session.len() > DIRECTORIES_MAX;
-        let oldest = if is_full { of_session.values().next().copied() } else { None };
+        let oldest = if is_full { of_session.values().find(is_left).copied() } else { None };
         let (recalled, waiting, made) = (None, Vec::new(), HashSet::new());
         let held = HeldDirectory { session, file, sequence, recalled, waiting, made };
         self.messages.push((session, held.held()));
@@ -234,10 +307,18 @@ impl Locals {
     pub fn note_made(&mut self, now: u64, directory: u64, inode: u64) {
         let Some(held) = self.held.get_mut(&directory) else { return };
         held.made.insert(inode);
+        self.made_last.insert(held.session, directory);
         self.made.insert(inode, directory);
         if self.made.len() > MADE_MAX {
             self.recall(now, directory);
         }
+    }
+
+    /// Wants back all directories that a session holds.
+    pub fn recall_all(&mut self, now: u64, session: u64) {
+        let held: Vec<u64> =
+            self.sessions.get(&session).map(|held| held.values().copied().collect()).unwrap_or_default();
+        held.into_iter().for_each(|directory| self.recall(now, directory));
     }
 
     /// Notes that it has removed one.
@@ -251,13 +332,18 @@ impl Locals {
 
     /// Whether a session may get more inode numbers.
     pub fn may_have_numbers(&self, session: u64) -> bool {
-        let in_hand = self.numbers.get(&session).map_or(0, |ranges| ranges.iter().map(|one| one.end - one.start).sum());
-        in_hand < NUMBERS_MAX
+        self.numbers.get(&session).map_or(0, |ranges| count(ranges)) < NUMBERS_MAX
     }
 
     /// Notes inode numbers that a session gets.
     pub fn add_numbers(&mut self, session: u64, numbers: Range<u64>) {
+        self.in_hand += numbers.end - numbers.start;
         self.numbers.entry(session).or_default().push(numbers);
+    }
+
+    /// Returns how many inode numbers all sessions together have in hand.
+    pub fn in_hand(&self) -> u64 {
+        self.in_hand
     }
 
     /// Takes a number that a session has used, and those before it: they are not used any more. Returns whether the
@@ -265,6 +351,7 @@ impl Locals {
     pub fn use_number(&mut self, session: u64, number: u64) -> bool {
         let Some(ranges) = self.numbers.get_mut(&session) else { return false };
         let Some(at) = ranges.iter().position(|range| range.contains(&number)) else { return false };
+        self.in_hand -= count(&ranges[..at]) + number + 1 - ranges[at].start;
         ranges.drain(..at);
         ranges[0].start = number + 1;
         if ranges[0].is_empty() {
@@ -294,6 +381,7 @@ impl Locals {
             *left -= 1;
             if *left == 0 {
                 self.waits.remove(&ticket);
+                self.again.remove(&ticket);
                 self.ready.push(ticket);
             }
         }
@@ -304,7 +392,8 @@ impl Locals {
         for directory in self.sessions.remove(&session).unwrap_or_default().into_values() {
             self.remove(directory);
         }
-        self.numbers.remove(&session);
+        self.made_last.remove(&session);
+        self.in_hand -= count(&self.numbers.remove(&session).unwrap_or_default());
     }
 
     /// Repeats what a session may have missed before it reconnected.
@@ -337,113 +426,10 @@ impl Locals {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
-
-    /// A directory that session 1 holds.
-    fn held() -> (Locals, Held) {
-        let mut locals = Locals::new(1);
-        assert!(!locals.changed(0, 1, 7, true), "it has no numbers");
-        [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
-        assert!(!locals.changed(0, 1, 7, false) && locals.changed(1, 1, 7, false));
-        locals.grant(1, 1, DIRECTORY);
-        let [(1, held)] = locals.take_messages()[..] else { panic!("it is told") };
-        assert_eq!((held.level, held.token.object), (WRITE, DIRECTORY));
-        (locals, held)
-    }
-
-    #[test]
-    fn other_session_waits_for_the_return() {
-        let (mut locals, granted) = held();
-        locals.note_made(2, 7, 20);
-        assert!(locals.wait_for(2, 1, &[7, 20], 100), "its holder does not wait");
-        assert!(locals.wait_for(2, 2, &[8], 101));
-        assert!(!locals.wait_for(2, 2, &[20, 7], 102), "it waits once for both");
-        let recalls = locals.take_messages();
-        assert_eq!(recalls, [(1, Held { level: level::READ, ..granted })]);
-        locals.repeat(1);
-        assert_eq!(locals.take_messages(), recalls);
-        assert_eq!(locals.awaited().collect::<Vec<_>>(), [(1, 7, 2)]);
-        assert!(locals.may_do(1, 7), "it may have done something before it got the recall");
-        assert!(!locals.returned(2, recalls[0].1), "another session returns nothing");
-        assert!(locals.returned(1, recalls[0].1) && !locals.returned(1, recalls[0].1));
-        assert_eq!(locals.take_ready(), [102]);
-        assert!(locals.wait_for(3, 2, &[7, 20], 103) && !locals.goes_along(7, 20));
-    }
-
-    #[test]
-    fn directory_that_passes_often_is_nobodys() {
-        let (mut locals, _) = held();
-        let mut now = 10;
-        let mut rounds = 0;
-        while rounds < 100 && locals.counts.fallbacks == 0 {
-            rounds += 1;
-            assert!(!locals.wait_for(now, 2, &[7], 1000 + rounds));
-            let (session, recalled) = *locals.take_messages().last().expect("it is recalled");
-            assert!(locals.returned(session, recalled));
-            now += ALONE_MS.max(PAUSE_MS);
-            if locals.changed(now, 1, 7, false) || locals.changed(now, 1, 7, false) {
-                locals.grant(now, 1, DIRECTORY);
-            }
-        }
-        assert_eq!((rounds, locals.counts.recalls), (u64::from(RECALLS_MAX), u64::from(RECALLS_MAX)));
-        assert!(!locals.changed(now, 1, 7, false) && !locals.changed(now + BUSY_MS / 2, 1, 7, false));
-        assert!(locals.changed(now + BUSY_MS, 1, 7, false), "and later it is given again");
-    }
-
-    #[test]
-    fn directory_of_two_sessions_is_nobodys() {
-        let mut locals = Locals::new(1);
-        [1, 2].into_iter().for_each(|session| locals.add_numbers(session, 100 * session..100 * session + 9));
-        for now in 0..100 {
-            assert!(!locals.changed(10 * now, 1 + now % 2, 7, false));
-        }
-        assert!(!locals.changed(1000, 1, 7, false) && !locals.changed(1001, 1, 7, false));
-        assert!(locals.changed(1001 + ALONE_MS, 1, 7, false), "the other one has stopped");
-        assert!(locals.wait_for(2000, 2, &[7], 5), "it has only looked");
-        assert!(!locals.changed(2001, 1, 7, false) && !locals.changed(2002, 1, 7, false));
-    }
-
-    #[test]
-    fn number_is_used_once_by_its_session() {
-        let mut locals = Locals::new(1);
-        locals.add_numbers(1, 100..103);
-        locals.add_numbers(1, 200..202);
-        assert!(!locals.use_number(2, 100), "it is another session's");
-        assert!(locals.use_number(1, 100) && !locals.use_number(1, 100));
-        assert!(locals.use_number(1, 102) && !locals.use_number(1, 101), "numbers are used in order");
-        assert!(locals.use_number(1, 200) && locals.use_number(1, 201) && !locals.use_number(1, 202));
-        locals.add_numbers(1, 300..300 + NUMBERS_MAX);
-        assert!(!locals.may_have_numbers(1) && locals.may_have_numbers(2));
-        locals.forget(1);
-        assert!(!locals.use_number(1, 300));
-    }
-
-    #[test]
-    fn lost_session_holds_nobody_up() {
-        let (mut locals, _) = held();
-        assert!(!locals.wait_for(2, 2, &[7], 100));
-        locals.forget(1);
-        assert_eq!((locals.take_ready(), locals.count()), (vec![100], 0));
-        assert!(locals.awaited().next().is_none());
-    }
-
-    #[test]
-    fn oldest_directory_is_recalled_beyond_the_bound() {
-        let mut locals = Locals::new(1);
-        for inode in 0..=DIRECTORIES_MAX as u64 {
-            locals.grant(0, 1, FileId { inode: 100 + inode, generation: 1 });
-        }
-        let told = locals.take_messages();
-        let recalled: Vec<u64> = told
-            .iter()
-            .filter(|(_, held)| held.level == level::READ)
-            .map(|(_, held)| held.token.object.inode)
-            .collect();
-        assert_eq!((recalled, locals.counts.recalls), (vec![100], 0));
-        assert!(locals.awaited().next().is_none(), "nobody waits for it");
-    }
+/// Counts numbers.
+fn count(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,9 @@
 //!    the names that change: the sessions that keep names in it drop these, and keep the others.
 //! 2. A return never needs an operation of the session, so a change that waits delays no return.
 //! 3. A session keeps at most [`LOOKS_MAX`] names of directories and attributes, and all sessions together about
-//!    [`ALL_MAX`]; the oldest of the session that is shown more are recalled first. One takes about 200 bytes.
+//!    [`ALL_MAX`]; the oldest of the session that is shown more are recalled first. While recalls are under way it may
+//!    have [`RECALLED_MAX`] more, and what it makes itself with the inode numbers that it has then. One takes about 200
+//!    bytes.
 //!
 //! Changes are identified by their tickets. Times are in milliseconds, of any clock that never goes back.
 
@@ -152,13 +154,18 @@ impl Looks {
             }
             return Some(kept.sequence);
         }
-        let granted = self.sessions.get(&session).map_or(0, BTreeMap::len);
-        let is_full = granted >= LOOKS_MAX + RECALLED_MAX || self.count >= ALL_MAX + RECALLED_MAX;
-        if object.changes > 0 || object.pause_until > now || is_full {
+        let is_busy = object.changes > 0 || object.pause_until > now;
+        if is_busy || self.is_full(session) {
             self.clean(token);
             return None;
         }
         Some(self.insert(now, session, token))
+    }
+
+    /// Whether a session has not given back so much of what was recalled that it is offered nothing more.
+    pub fn is_full(&self, session: u64) -> bool {
+        let granted = self.sessions.get(&session).map_or(0, BTreeMap::len);
+        granted >= LOOKS_MAX + RECALLED_MAX || self.count >= ALL_MAX + RECALLED_MAX
     }
 
     /// Records that a session keeps something, which it did not keep; recalls the oldest beyond the bound.
@@ -185,7 +192,8 @@ impl Looks {
     }
 
     /// Notes that a session keeps what it has changed itself, and nobody else keeps. What was recalled before is recalled
-    /// no more: the session has it again.
+    /// no more: the session has it again. The caller sees to it that a session which [is full](Self::is_full) soon makes
+    /// nothing more itself.
     pub fn keep(&mut self, now: u64, session: u64, token: Token) {
         let Some(kept) = self.objects.entry(token).or_default().of_mut(session) else {
             _ = self.insert(now, session, token);

@@ -1,10 +1,12 @@
 //! Names that a client makes and removes itself, in a directory that it alone uses.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{ROOT, Volume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, New, OpenFile};
+use nectary_volume::client::{At, Client, New, OpenFile, Opening};
 use nectary_volume::protocol::FileId;
 
 /// Longer than the server waits before it gives a directory again.
@@ -216,4 +218,106 @@ async fn open_file_outlives_its_name() {
     own.close().await;
     others.close().await;
     assert_eq!(count(&second, made).await, 2);
+}
+
+#[tokio::test]
+async fn handle_of_new_file_is_known_everywhere() {
+    let volume = Volume::new("local-handles").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let mut local = 0;
+    for round in 0..20_u64 {
+        let made = directory(&first, format!("d{round}").as_bytes()).await;
+        let before = first.figures().local;
+        for number in 0..10 {
+            let file = first.create(made, &name(number), file()).await.expect("it is made");
+            // As by its handle: the other host knows the number alone.
+            if number == 9 {
+                let found = second.attributes(file.id()).await.expect("it is there");
+                assert_eq!(found, first.attributes(file.id()).await.expect("it is there"));
+            }
+        }
+        local += first.figures().local - before;
+    }
+    assert!(local > 100, "{local} of 200");
+    let unknown = FileId { inode: 1 << 40, generation: 1 };
+    assert_eq!(second.attributes(unknown).await.map_err(|error| error.errno()), Err(libc::ESTALE));
+}
+
+#[tokio::test]
+async fn recall_of_many_directories_breaks_no_connection() {
+    const DIRECTORIES: u64 = 1000;
+    let volume = Volume::new("local-many").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let above = directory(&first, b"above").await;
+    let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+    for number in 0..DIRECTORIES {
+        first.create(above, &name(number), new.clone()).await.expect("it is made");
+    }
+    settled(&first).await;
+    assert!(first.figures().local_directories as u64 > DIRECTORIES / 2, "{:?}", first.figures());
+    assert_eq!(count(&second, above).await as u64, DIRECTORIES);
+    assert_eq!((first.figures().reconnections, first.figures().local_directories), (0, 0));
+}
+
+/// Makes and fills directories, and removes them, until `is_over`; counts them.
+async fn churn(client: Client, above: FileId, is_over: Arc<AtomicBool>, made: Arc<AtomicU64>) {
+    while !is_over.load(Ordering::Acquire) {
+        let number = made.fetch_add(1, Ordering::AcqRel);
+        let new = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+        let directory = client.create(above, &name(number), new).await.expect("it is made").id();
+        make(&client, directory, 0..4).await;
+        for number in 0..4 {
+            client.unlink(directory, &name(number), false).await.expect("it is removed");
+        }
+        if number >= 8 {
+            client.unlink(above, &name(number - 8), true).await.expect("it is removed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn listing_and_making_directories_starve_neither() {
+    /// So often a host lists, each time for no longer than this, while the other one makes so many directories.
+    const LISTINGS: u64 = 100;
+    const LISTING_TIME_MAX: Duration = Duration::from_secs(2);
+    const TIME_MAX: Duration = Duration::from_secs(60);
+    let volume = Volume::new("local-starve").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect_local(0).await, volume.connect_local(1).await);
+    let above = directory(&first, b"above").await;
+    let (is_over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let maker = tokio::spawn(churn(first.clone(), above, is_over.clone(), made.clone()));
+    let began = Instant::now();
+    let (mut listings, mut longest) = (0, Duration::ZERO);
+    while listings < LISTINGS || made.load(Ordering::Acquire) < LISTINGS {
+        let at = Instant::now();
+        count(&second, above).await;
+        longest = longest.max(at.elapsed());
+        listings += 1;
+        assert!(began.elapsed() < TIME_MAX, "{listings} listings, {made:?} directories");
+    }
+    is_over.store(true, Ordering::Release);
+    maker.await.expect("it ends");
+    println!("{listings} listings, the longest {longest:?}; {made:?} directories, {:?}", began.elapsed());
+    assert!(longest < LISTING_TIME_MAX, "{longest:?}");
+}
+
+#[tokio::test]
+async fn rename_tells_what_it_moves_and_replaces() {
+    let volume = Volume::new("local-rename").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let mut files = Vec::new();
+    for name in [&b"a"[..], b"b", b"c", b"d"] {
+        files.push(first.create(ROOT, name, file()).await.expect("it is made").id());
+    }
+    // The first host knows other inodes by these names.
+    second.rename((ROOT, b"c"), (ROOT, b"a"), 0).await.expect("it is moved");
+    second.rename((ROOT, b"d"), (ROOT, b"b"), 0).await.expect("it is moved");
+    let renamed = first.rename_inodes((ROOT, b"a"), (ROOT, b"b"), 0).await.expect("it is moved");
+    assert_eq!(renamed, [files[2], files[3]]);
+    let renamed = first.rename_inodes((ROOT, b"b"), (ROOT, b"e"), 0).await.expect("it is moved");
+    assert_eq!(renamed, [files[2]]);
 }

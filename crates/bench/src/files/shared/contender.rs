@@ -13,16 +13,23 @@ use crate::contender::FileSystem;
 use crate::files::together::{Steps, Together};
 use crate::files::worker::{Answer, Task, Worker};
 use crate::hosts::{Host, Hosts, Volume, VolumeMount};
-use crate::process::run;
+use crate::process::{Process, run};
 use crate::sys::{self, Writing};
 
 /// What is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A volume whose server is on the server's host, mounted on this host.
-    Volume(Host),
+    Volume {
+        /// The host that mounts it.
+        host: Host,
+        /// Whether the mount makes and removes names itself.
+        has_local_names: bool,
+    },
     /// JuiceFS with its metadata in SQLite and its data in files, both on XFS on the device.
     JuiceFs,
+    /// A FUSE server with directories and empty files in memory.
+    Bare,
     /// XFS on the device.
     Xfs {
         /// Whether every create and unlink is flushed, as a volume's are.
@@ -45,17 +52,24 @@ pub const BASE: &str = "volume-server";
 pub const AGAIN: &str = "volume-server-again";
 /// The volume on the client-only host.
 pub const CLIENT: &str = "volume-client";
+/// The same two with names that the mounts make and remove themselves.
+pub const WITH_LOCAL_NAMES: [&str; 2] = ["volume-server-local", "volume-client-local"];
 /// The peer.
 pub const PEER: &str = "juicefs";
+/// A FUSE server that does nothing but keep names in memory.
+pub const BARE: &str = "bare";
 /// Local XFS, and the same with every step flushed.
 pub const LOCAL: [&str; 2] = ["xfs", "xfs-flushed"];
 
 /// All contenders.
-pub const CONTENDERS: [Contender; 6] = [
-    Contender { name: BASE, kind: Kind::Volume(Host::Server) },
-    Contender { name: AGAIN, kind: Kind::Volume(Host::Server) },
-    Contender { name: CLIENT, kind: Kind::Volume(Host::Client) },
+pub const CONTENDERS: [Contender; 9] = [
+    Contender { name: BASE, kind: Kind::Volume { host: Host::Server, has_local_names: false } },
+    Contender { name: AGAIN, kind: Kind::Volume { host: Host::Server, has_local_names: false } },
+    Contender { name: CLIENT, kind: Kind::Volume { host: Host::Client, has_local_names: false } },
+    Contender { name: WITH_LOCAL_NAMES[0], kind: Kind::Volume { host: Host::Server, has_local_names: true } },
+    Contender { name: WITH_LOCAL_NAMES[1], kind: Kind::Volume { host: Host::Client, has_local_names: true } },
     Contender { name: PEER, kind: Kind::JuiceFs },
+    Contender { name: BARE, kind: Kind::Bare },
     Contender { name: LOCAL[0], kind: Kind::Xfs { is_flushed_each: false } },
     Contender { name: LOCAL[1], kind: Kind::Xfs { is_flushed_each: true } },
 ];
@@ -64,10 +78,15 @@ impl Contender {
     /// The reason why this machine cannot run the contender; `None` if it can.
     pub fn missing(&self, options: &Options) -> Option<String> {
         match self.kind {
-            Kind::Volume(_) => None,
+            Kind::Volume { .. } | Kind::Bare => None,
             Kind::Xfs { .. } => FileSystem::Xfs.missing(),
             Kind::JuiceFs => juicefs::missing(options.juicefs.as_deref()).or_else(|| FileSystem::Xfs.missing()),
         }
+    }
+
+    /// Whether it is a volume whose mount makes and removes names itself.
+    pub fn has_local_names(&self) -> bool {
+        matches!(self.kind, Kind::Volume { has_local_names: true, .. })
     }
 
     /// Whether the loops flush every create and unlink.
@@ -92,8 +111,19 @@ pub(super) struct Place<'a> {
 
 /// What is mounted, in the order in which it is taken down.
 enum Mounted {
-    Volume { mount: VolumeMount, volume: Volume },
-    JuiceFs { peer: JuiceFs, below: Mount },
+    Volume {
+        mount: VolumeMount,
+        volume: Volume,
+    },
+    JuiceFs {
+        peer: JuiceFs,
+        below: Mount,
+    },
+    /// The process ends when it is unmounted.
+    Bare {
+        mount: Mount,
+        process: Process,
+    },
     Xfs(Mount),
 }
 
@@ -126,10 +156,15 @@ impl Place<'_> {
     pub fn set_up(&self, contender: &Contender) -> Result<Running, Error> {
         let root = self.made("root")?;
         let mounted = match contender.kind {
-            Kind::Volume(host) => {
+            Kind::Volume { host, has_local_names } => {
                 let volume = Volume::new(self.hosts, self.device)?;
-                let mount = volume.mount(self.hosts, host, &root)?;
+                let options: &[&str] = if has_local_names { &["--local-names"] } else { &[] };
+                let mount = volume.mount(self.hosts, host, &root, options)?;
                 Mounted::Volume { mount, volume }
+            }
+            Kind::Bare => {
+                let process = self.hosts.start_bare_names(Host::Server, &root)?;
+                Mounted::Bare { mount: Mount(root.clone()), process }
             }
             Kind::Xfs { .. } => Mounted::Xfs(self.xfs(&root)?),
             Kind::JuiceFs => {
@@ -181,6 +216,7 @@ impl Running {
         match mounted {
             Mounted::Volume { mount, volume } => mount.finish().and_then(|()| volume.finish()),
             Mounted::JuiceFs { peer, below } => peer.finish().and_then(|()| below.finish()),
+            Mounted::Bare { mount, process } => mount.finish().map(|()| drop(process)),
             Mounted::Xfs(mount) => mount.finish(),
         }
     }

@@ -60,6 +60,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// The program of JuiceFS; `None` if there is none.
     pub juicefs: Option<PathBuf>,
+    /// Whether volumes are also mounted so that they make and remove names themselves.
+    pub has_local_names: bool,
     /// The seed of the order in which files are unlinked.
     pub seed: u64,
 }
@@ -95,11 +97,15 @@ impl Plan {
             return Err(usage(format!("no contender has \"{part}\" in its name; there are {}", known.join(", "))));
         }
         let (mut contenders, mut not_run) = (Vec::new(), Vec::new());
-        for contender in CONTENDERS.into_iter().filter(|contender| is_named(contender.name)) {
+        let is_wanted = |one: &Contender| is_named(one.name) && (options.has_local_names || !one.has_local_names());
+        for contender in CONTENDERS.into_iter().filter(is_wanted) {
             match contender.missing(&options) {
                 None => contenders.push(contender),
                 Some(why) => not_run.push(format!("{}: NOT RUN: {why}", contender.name)),
             }
+        }
+        if contenders.is_empty() && not_run.is_empty() {
+            return Err(usage("these contenders run with --local-names".to_owned()));
         }
         if contenders.is_empty() {
             return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
@@ -190,6 +196,7 @@ pub(super) mod tests {
             rounds: None,
             folder: PathBuf::from("."),
             juicefs: None,
+            has_local_names: false,
             seed: 1,
         }
     }
@@ -198,7 +205,9 @@ pub(super) mod tests {
     fn plans_have_what_was_named_and_say_what_does_not_run() {
         let plan = Plan::new(options()).unwrap();
         assert_eq!((plan.files, plan.rounds), (FILES, ROUNDS));
-        assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len());
+        assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len() - 2);
+        let both = Plan::new(Options { has_local_names: true, only: vec!["volume".to_owned()], ..options() }).unwrap();
+        assert_eq!(both.contenders.iter().filter(|one| one.has_local_names()).count(), 2);
         let juicefs = plan.not_run.iter().find(|line| line.starts_with("juicefs: NOT RUN: ")).unwrap();
         assert!(juicefs.contains("ci/setup files"), "{juicefs}");
         let with_peer = Plan::new(Options { juicefs: Some(PathBuf::from("/bin/true")), ..options() }).unwrap();
@@ -216,6 +225,8 @@ pub(super) mod tests {
         assert!(Plan::new(Options { rounds: Some(0), ..options() }).is_err());
         assert!(Plan::new(Options { files: Some(0), ..options() }).is_err());
         assert!(Plan::new(Options { files: Some(FILES_MAX + 1), ..options() }).is_err());
+        let off = Plan::new(Options { only: vec!["local".to_owned()], ..options() }).unwrap_err();
+        assert!(off.kind == ErrorKind::Usage && off.message.contains("--local-names"), "{off}");
         let missing = Plan::new(Options { only: vec!["juicefs".to_owned()], ..options() }).unwrap_err();
         assert!(missing.kind == ErrorKind::Missing && missing.message.contains("NOT RUN"), "{missing}");
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Plan;
-use super::contender::{AGAIN, BASE, CLIENT, LOCAL, PEER};
+use super::contender::{AGAIN, BARE, BASE, CLIENT, LOCAL, PEER, WITH_LOCAL_NAMES};
 use crate::files::together::Steps;
 use crate::statistics::{Estimate, paired_ratio, quartiles};
 use crate::{Figure, Report, machine};
@@ -20,13 +20,15 @@ const TARGET_PEER: f64 = 5.0;
 /// The steps, in the order of the tables.
 const STEPS: [&str; 3] = ["create", "stat", "unlink"];
 
-const LEGEND: [(&str, &str); 6] = [
+const LEGEND: [(&str, &str); 8] = [
     (BASE, "the metadata server's host, which mounts the volume, too; twice: what the two differ by is noise"),
     (CLIENT, "a host with its own network namespace, which reaches the server over a pair of virtual devices"),
     (PEER, "metadata in SQLite, data in files, both on XFS; the kernel's caches of it off"),
+    (BARE, "a FUSE server with names in memory alone, on the server's host: the limit of file systems on FUSE"),
     (LOCAL[0], "local, and not durable when a call returns"),
     (LOCAL[1], "local; files are opened O_SYNC, and the directory is flushed after each create and unlink"),
-    ("volume", "what a create or unlink changed is on the disk when the call returns; the kernel caches no names"),
+    ("volume-*-local", "the mount makes and removes names itself in a directory that it alone uses (--local-names)"),
+    ("volume", "the server answers each create and unlink; the kernel shows names and attributes for a second"),
 ];
 
 /// The times of one contender with one number of threads.
@@ -102,6 +104,14 @@ fn figures(rates: &Rates<'_>) -> Vec<Figure> {
         (BASE, LOCAL[1], None),
         (CLIENT, LOCAL[0], None),
         (CLIENT, LOCAL[1], None),
+        (WITH_LOCAL_NAMES[0], BASE, None),
+        (WITH_LOCAL_NAMES[1], CLIENT, None),
+        (WITH_LOCAL_NAMES[0], PEER, Some(TARGET_PEER)),
+        (WITH_LOCAL_NAMES[1], PEER, Some(TARGET_PEER)),
+        (WITH_LOCAL_NAMES[0], BARE, None),
+        (BASE, BARE, None),
+        (WITH_LOCAL_NAMES[0], LOCAL[0], None),
+        (WITH_LOCAL_NAMES[1], LOCAL[0], None),
     ];
     for (own, other, target) in ratios {
         for threads in rates.threads() {

@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
             }
             System::Volume => {
                 let volume = self.volume.as_ref().ok_or_else(|| Error::failed("a mount", "there is no volume"))?;
-                Mounted::Volume(host, volume.mount(self.hosts()?, host, &self.root)?)
+                Mounted::Volume(host, volume.mount(self.hosts()?, host, &self.root, &[])?)
             }
         };
         Ok(())

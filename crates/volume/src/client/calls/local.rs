@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use super::{Event, Inner, State, wall_ns};
-use crate::format::{HAS_XATTRS, INLINE_BYTES_MAX, Inode};
+use crate::format::{HAS_XATTRS, Inode};
 use crate::metadata::effects::{self, MadeInode};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Attributes, FileId, Held, MayKeep, Message, Operation, Question, Terms, Token, What};
@@ -24,8 +24,12 @@ use crate::tokens::{WRITE, level};
 use super::super::looks::{Known, Looks};
 use super::super::names::New;
 
-/// The maximum number of operations that are answered and not known to be durable, of any kind.
+/// The maximum number of operations that are answered and not known to be durable, of any kind, and of messages without
+/// an answer which say that a file is open. With the calls they stay within the protocol's bound for a connection.
 const UNSTORED_MAX: usize = 512;
+/// A link with a longer target is made at the server: the room for what a session makes itself is kept beforehand.
+/// *Units*: bytes.
+const TARGET_BYTES_MAX: usize = crate::metadata::LOCAL_TARGET_BYTES_MAX;
 /// If one of them is not durable after this time, no more are answered. *Units*: nanoseconds.
 const UNSTORED_NS_MAX: u64 = 1_000_000_000;
 /// More inode numbers are requested when fewer are left.
@@ -155,7 +159,8 @@ impl State {
         }
         let is_waiting = self.waiting.values().any(|waiting| waiting.number.is_some());
         let is_old = self.unstored.oldest_local_ns().is_some_and(|at| elapsed_ns.saturating_sub(at) > UNSTORED_NS_MAX);
-        if is_waiting || is_old || self.unstored.count() >= UNSTORED_MAX || !self.has_room() {
+        let is_full = self.unstored.count() + self.local.telling.len() >= UNSTORED_MAX;
+        if is_waiting || is_old || is_full || !self.has_room() {
             return Locally::Later;
         }
         Locally::Done(())
@@ -239,7 +244,7 @@ impl Inner {
         let is_plain = parent.inode.links > 0 && parent.inode.flags & HAS_XATTRS == 0;
         // The server refuses these names.
         let is_name = !name.iter().any(|byte| matches!(byte, 0 | b'/'));
-        if kind == libc::S_IFDIR || !is_plain || !is_name || new.target.len() > INLINE_BYTES_MAX {
+        if kind == libc::S_IFDIR || !is_plain || !is_name || new.target.len() > TARGET_BYTES_MAX {
             return Locally::AtServer;
         }
         let number = state.local.take_number();

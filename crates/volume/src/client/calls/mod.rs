@@ -468,7 +468,8 @@ impl Inner {
             return self.end(&format!("the server lacks an operation ({})", failure.words));
         }
         if state.local.has_ended(request) {
-            return;
+            drop(state);
+            return self.progressed.notify_waiters();
         }
         if state.unstored.has(request)
             && let Err(failure) = &answer

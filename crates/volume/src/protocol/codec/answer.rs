@@ -11,6 +11,8 @@ use crate::protocol::{Answer, Attributes, Code, Failure, Listed, Statistics};
 pub(super) const NAMES_MAX: u64 = 8192;
 /// The maximum number of names of extended attributes.
 const XATTR_NAMES_MAX: u64 = 65536;
+/// The maximum number of inodes that a rename moves or replaces.
+const RENAMED_MAX: u64 = 2;
 /// The longest text of a refusal. *Units*: bytes.
 pub(super) const WORDS_BYTES_MAX: usize = 1024;
 
@@ -55,6 +57,7 @@ impl Answer {
             Answer::Space(_) => 135,
             Answer::Siblings(_) => 136,
             Answer::Numbers { .. } => 137,
+            Answer::Renamed(_) => 138,
         }
     }
 
@@ -81,6 +84,7 @@ impl Answer {
             Answer::Space(extents) => write_list(writer, extents),
             Answer::Siblings(siblings) => write_list(writer, siblings),
             Answer::Numbers { first, count } => _ = writer.u64(*first).u32(*count),
+            Answer::Renamed(files) => write_list(writer, files),
         }
     }
 
@@ -105,6 +109,7 @@ impl Answer {
             135 => Answer::Space(read_space(reader)?),
             136 => Answer::Siblings(read_siblings(reader)?),
             137 => Answer::Numbers { first: reader.u64()?, count: reader.u32()? },
+            138 => Answer::Renamed(read_list(reader, "files", RENAMED_MAX)?),
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

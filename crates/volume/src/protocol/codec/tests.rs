@@ -114,6 +114,7 @@ fn answers() -> Vec<Answer> {
         Answer::Space(vec![Granted { block: 5000, blocks: 100 }]),
         Answer::Siblings(vec![Sibling { session: 7, incarnation: [9; 16] }]),
         Answer::Numbers { first: 1 << 40, count: 512 },
+        Answer::Renamed(vec![FileId { inode: 1 << 40, generation: 3 }, FileId { inode: 9, generation: 1 }]),
     ]
 }
 

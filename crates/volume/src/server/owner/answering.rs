@@ -4,7 +4,7 @@
 //! Leaves to others: what is shown (`metadata`), which answers may be early (`early`).
 
 use super::super::connection::Reply;
-use super::super::grants::{Looking, files_of, is_look};
+use super::super::grants::{AboutInodes, Looking, files_of, is_look};
 use super::super::request::Held;
 use super::Owner;
 use super::early::{Defect, about, subject};
@@ -19,23 +19,29 @@ impl Owner {
     /// Answers a question once other hosts have committed the files that it shows.
     pub(super) fn ask(&mut self, looking: Looking) {
         let looking = match subject(&looking.question) {
-            Some(inode) => self.grants.look_at(looking, &[inode]),
+            Some(inode) => {
+                let is_missing = self.image.present(FileId { inode, generation: 0 }).is_none();
+                let missing: &[u64] = if is_missing { &[inode] } else { &[] };
+                self.grants.look_at(looking, AboutInodes { known: &[inode], missing })
+            }
             None => Some(looking),
         };
         let Some(looking) = looking else { return };
-        if matches!(looking.question, Question::Numbers { .. })
-            && !self.grants.locals().may_have_numbers(looking.session)
-        {
-            let words = "the session has not used the inode numbers that it has".to_owned();
+        if matches!(looking.question, Question::Numbers { .. }) && !self.grants.may_have_numbers(looking.session) {
+            let words = "the session has not used the inode numbers that it has, or keeps too much".to_owned();
             return looking.reply.send(Err(Failure { code: Code::Limit, errno: libc::EAGAIN, words }));
         }
         let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
-        self.note_shortage(answer.as_ref().err());
+        // A session without numbers asks the server for each change: nobody waits for room.
+        if !matches!(looking.question, Question::Numbers { .. }) {
+            self.note_shortage(answer.as_ref().err());
+        }
         let shown: Vec<u64> = match (&answer, is_look(&looking.question)) {
             (Ok(asked), true) => files_of(&asked.answer).iter().map(|file| file.inode).collect(),
             _ => Vec::new(),
         };
-        let Some(looking) = self.grants.look_at(looking, &shown) else { return };
+        let shown = AboutInodes { known: &shown, missing: &[] };
+        let Some(looking) = self.grants.look_at(looking, shown) else { return };
         if let Ok(Asked { answer: Answer::Numbers { first, count }, .. }) = &answer {
             self.grants.locals().add_numbers(looking.session, *first..*first + u64::from(*count));
         }

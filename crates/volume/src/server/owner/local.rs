@@ -11,11 +11,23 @@ use nectary_host::log::{Level, write as log_line};
 use super::Owner;
 use super::early::Standing;
 use super::operating::inodes_of;
-use crate::metadata::Stamp;
+use crate::metadata::{LOCAL_TARGET_BYTES_MAX, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, FileId, Operation};
 use crate::server::changing::Asked;
 use crate::server::connection::Reply;
+
+/// The maximum number of operations that a session repeats.
+const REPEATED_MAX: u64 = 512;
+
+/// Directories that a session may get at level *write*.
+pub(super) struct OfferedDirectories {
+    pub session: u64,
+    /// Those in which it has changed a name.
+    pub changed: Vec<FileId>,
+    /// The one that it has made there.
+    pub made: Option<FileId>,
+}
 
 /// For each session, the reply to the last of the operations that it has done itself: it says that all are durable.
 #[derive(Default)]
@@ -58,6 +70,10 @@ impl Owner {
 
     fn try_local(&mut self, (session, number): (u64, u64), operation: &Operation, now_ns: i64) -> Result<(), String> {
         let (directory, made) = match operation {
+            // Room for longer ones is not kept.
+            Operation::Create { target, .. } if target.len() > LOCAL_TARGET_BYTES_MAX => {
+                return Err("the link's target is too long".to_owned());
+            }
             Operation::Create { directory, inode, .. } => (*directory, Some(*inode)),
             Operation::Unlink { directory, .. } => (*directory, None),
             _ => return Err("it is no operation that a client may do".to_owned()),
@@ -95,16 +111,30 @@ impl Owner {
         Ok(())
     }
 
-    /// Gives directories to a session that has changed names in them, or made them, if it alone uses them and all that was
-    /// changed there is durable or its own.
-    pub(super) fn offer_directories(&mut self, session: u64, directories: &[FileId], made: Option<FileId>) {
-        if !self.unheard.is_empty() {
-            return;
-        }
-        for (directory, is_new) in directories.iter().map(|one| (*one, false)).chain(made.map(|one| (one, true))) {
-            if self.early.may_show(session, &[directory.inode]) {
-                self.grants.offer_directory(session, directory, is_new);
+    /// Gives directories to sessions that have changed names in them, or made them, if they alone use them and all that was
+    /// changed there is durable or their own. Nothing that could be asked again now waits.
+    pub(super) fn give_offered(&mut self) {
+        for OfferedDirectories { session, changed, made } in std::mem::take(&mut self.offered) {
+            if !self.unheard.is_empty() || self.image.is_active(session).is_err() {
+                continue;
+            }
+            for directory in &changed {
+                if self.early.may_show(session, &[directory.inode]) {
+                    self.grants.offer_directory(session, *directory);
+                }
+            }
+            if let (Some(made), [parent, ..]) = (made, &changed[..])
+                && self.early.may_show(session, &[made.inode])
+            {
+                self.grants.offer_new_directory(session, *parent, made);
             }
         }
+    }
+
+    /// Keeps room for what sessions may make themselves, or repeat after a restart.
+    pub(super) fn keep_room(&mut self) {
+        let unheard = (self.unheard.len() + self.late.len()) as u64;
+        let in_hand = self.grants.locals().in_hand() + unheard * REPEATED_MAX;
+        self.image.keep_room_for(in_hand, !self.unheard.is_empty());
     }
 }

@@ -7,11 +7,13 @@ use std::cmp::Ordering;
 
 use super::Owner;
 use super::early::{Defect, Standing};
+use super::local::OfferedDirectories;
 use crate::metadata::Stamp;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Operation, Terms, Token, What};
 use crate::server::changing::Asked;
 use crate::server::connection::Reply;
+use crate::server::grants::AboutInodes;
 use crate::server::request::Held;
 use crate::tokens::{Change, level};
 
@@ -58,8 +60,10 @@ impl Owner {
         }
         self.note_served(asked.session);
         let change = self.image.touched(&asked.operation);
-        if let Err(ticket) = self.grants.begin_about(asked.session, &inodes_of(&change)) {
-            return self.changing.wait(ticket, asked, Change::default());
+        let (known, missing) = (inodes_of(&change), self.image.missing(&asked.operation));
+        let about = AboutInodes { known: &known, missing: &missing };
+        if let Err((ticket, waited)) = self.grants.begin_about(asked.session, about, asked.waited) {
+            return self.changing.wait(ticket, Asked { waited, ..asked }, Change::default());
         }
         // What is refused changes nothing, so nobody drops anything for it.
         if self.grants.are_names_kept(asked.session, &change)
@@ -104,7 +108,7 @@ impl Owner {
     /// and `begun` is what others are not offered until it is done.
     fn finish_operation(&mut self, asked: Asked, change: Option<&Change>, begun: &[Token]) {
         let is_of_names = asked.is_graced();
-        let Asked { session, number, terms, operation, mut reply } = asked;
+        let Asked { session, number, terms, operation, mut reply, .. } = asked;
         let is_new = number == self.image.next_number(session);
         let mut inodes = change.filter(|_| is_new).map(inodes_of).unwrap_or_default();
         let may_be_early = terms == Terms::Early
@@ -157,7 +161,7 @@ impl Owner {
         match standing {
             Standing::Early => {
                 self.answer_early(session, done);
-                self.offer_directories(session, &changed_in, made_directory);
+                self.offered.push(OfferedDirectories { session, changed: changed_in, made: made_directory });
             }
             Standing::Behind => self.behind.entry(session).or_default().push_back(done),
             Standing::Held | Standing::Foreign => {

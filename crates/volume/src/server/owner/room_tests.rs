@@ -289,3 +289,103 @@ async fn a_host_that_an_operator_says_is_gone_is_noticed_while_its_server_leads(
         Operation::SetAttributes { file: ROOT, changes: crate::protocol::Changes::default() },
     );
 }
+
+/// What sessions may make with the inode numbers that they have in hand, on a disk that is full.
+#[tokio::test]
+async fn full_disk_takes_what_numbers_allow() {
+    const SESSIONS: u8 = 24;
+    let device = volume_of("numbers", DISK_BYTES).await;
+    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let kept = kept.id();
+    life.xattr(kept, 1).expect("there is room");
+    let mut makers: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
+    for incarnation in 0..SESSIONS {
+        let session = begin(&mut life.owner, 100 + incarnation);
+        let Some(first) = life.numbers(session) else { break };
+        life.numbers(session);
+        makers.push((session, first..first + 1024));
+    }
+    assert!(makers.len() > 4, "{} sessions have numbers", makers.len());
+    life.fill("data").await;
+    let mut grown = 0;
+    while let Ok(Answer::Attributes(file)) = life.create(&format!("n{grown}")) {
+        grown += 1;
+        if life.xattr(file.id(), grown as u8).is_err() {
+            break;
+        }
+        if grown % 16 == 0 {
+            life.tick().await.expect("it goes on");
+        }
+        assert!(grown < 3000, "nothing is refused");
+    }
+    // The longest names, and the longest targets.
+    let mut made = 0;
+    for (session, numbers) in &makers {
+        for inode in numbers.clone() {
+            made += 1;
+            let name = format!("{made:0>255}");
+            life.make_locally(*session, inode, &name).unwrap_or_else(|error| panic!("{made}: {error}"));
+            if made % 256 == 0 {
+                life.store(&makers).await.unwrap_or_else(|error| panic!("after {made}: {error}"));
+            }
+        }
+    }
+    life.store(&makers).await.expect("it goes on");
+    assert_eq!(life.owner.grants.locals().in_hand(), 0);
+    life.churn(kept, 2).await.expect("it goes on, and makes checkpoints");
+    drop(life);
+    let mut life = Life::start(&device, &on(0, true, &[])).await.expect("it starts again");
+    for number in 1..=made {
+        life.unlink(&format!("{number:0>255}")).expect("it is there");
+        if number % 512 == 0 {
+            life.store(&[]).await.expect("it goes on");
+        }
+    }
+}
+
+impl Life {
+    /// Gives a session 512 inode numbers, if there is room; returns the first.
+    fn numbers(&mut self, session: u64) -> Option<u64> {
+        let asked = self.owner.image.ask(self.owner.stamp(), session, &Question::Numbers { count: 512 }).ok()?;
+        self.owner.next.extend(asked.transaction);
+        let Answer::Numbers { first, count } = asked.answer else { panic!("{:?}", asked.answer) };
+        self.owner.grants.locals().add_numbers(session, first..first + u64::from(count));
+        self.owner.keep_room();
+        Some(first)
+    }
+
+    fn make_locally(&mut self, session: u64, inode: u64, name: &str) -> Done {
+        assert!(self.owner.grants.locals().use_number(session, inode));
+        let operation = Operation::Create {
+            directory: ROOT,
+            name: name.as_bytes().to_vec(),
+            mode: libc::S_IFLNK | 0o777,
+            owner: 0,
+            group: 0,
+            umask: 0,
+            device: 0,
+            target: vec![b't'; crate::metadata::LOCAL_TARGET_BYTES_MAX],
+            target_block: None,
+            open: false,
+            inode,
+        };
+        let (number, stamp) = (self.owner.image.next_number(session), self.owner.stamp());
+        let (done, transaction) = self.owner.image.operate_local(stamp, session, number, &operation);
+        self.owner.next.extend(transaction);
+        self.owner.keep_room();
+        done
+    }
+
+    /// Stores everything, does background work, and forgets replies.
+    async fn store(&mut self, sessions: &[(u64, std::ops::Range<u64>)]) -> Result<(), ServerError> {
+        settle_all(&mut self.owner).await?;
+        let all = sessions.iter().map(|(session, _)| *session).chain(std::iter::once(self.session));
+        for session in all {
+            let last = self.owner.image.next_number(session) - 1;
+            self.owner.image.acknowledge(session, last, u64::MAX);
+        }
+        self.owner.background().await?;
+        settle_all(&mut self.owner).await
+    }
+}

@@ -40,10 +40,15 @@ pub struct Volume {
 
 impl Volume {
     pub async fn new(name: &str) -> Volume {
+        Volume::with_bytes(name, 512 << 20).await
+    }
+
+    /// The same with another size.
+    pub async fn with_bytes(name: &str, bytes: u64) -> Volume {
         let directory = std::env::temp_dir().join(format!("nectary-volume-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("it is made");
         let path = directory.join("disk");
-        std::fs::File::create(&path).and_then(|file| file.set_len(512 << 20)).expect("it is made");
+        std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).expect("it is made");
         let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
         let device: SharedDevice = Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens"));
         let options = FormatOptions {

@@ -116,7 +116,8 @@ async fn moves_wait(defect: Option<Defect>) -> bool {
         let rename = Operation::Rename { directory: ROOT, name, new_directory, new_name, flags: 0 };
         sent(&mut owner, session, Terms::Early, rename)
     };
-    assert!(matches!(rename(b"from", ROOT, b"here")[..], [Message::Early { .. }, Message::Answer(Answer::Done)]));
+    let renamed = rename(b"from", ROOT, b"here");
+    assert!(matches!(&renamed[..], [Message::Early { .. }, Message::Answer(Answer::Renamed(of))] if of.len() == 1));
     let is_held = rename(b"here", to, b"there").is_empty();
     // What it did is not shown before it is durable, as the session was not told of it.
     let question = || Question::Lookup { directory: to, name: b"there".to_vec() };

@@ -1,0 +1,263 @@
+//! What other sessions wait for while one makes names itself, and what bounds that.
+//!
+//! Owns: single messages in a chosen order. Leaves to others: whole clients (`tests/it`).
+
+use tokio::sync::mpsc;
+
+use super::super::connection::ROLE_CONTROL;
+use super::tests::{ROOT, begin, messages, settle, volume_of};
+use super::*;
+use crate::protocol::{Changes, Code, Held as Granted, Operation, Terms, What};
+use crate::tokens::{LOOKS_MAX, WRITE, level};
+
+type Received = mpsc::UnboundedReceiver<Vec<u8>>;
+
+/// A server, and two sessions with control connections. The first one asks for numbers.
+struct Pair {
+    owner: Owner,
+    sessions: [u64; 2],
+    controls: [Received; 2],
+    numbers: std::ops::Range<u64>,
+}
+
+impl Pair {
+    async fn new(name: &str) -> Pair {
+        let options = ServerOptions {
+            listen: Vec::new(),
+            tls: None,
+            number: 0,
+            host: "h".to_owned(),
+            previous_gone: false,
+            said_gone: Vec::new(),
+        };
+        let device = volume_of(&format!("local-{name}"), 512 << 20).await;
+        let (mut owner, ..) = Owner::start(device, &options).await.expect("it starts");
+        let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
+        let controls = sessions.map(|session| {
+            let (frames, received) = mpsc::unbounded_channel();
+            assert!(owner.newest.is_newest(session, ROLE_CONTROL, 0));
+            owner.apply(Request::Controlled { session, connection: 0, frames });
+            received
+        });
+        settle(&mut owner).await;
+        let mut pair = Pair { owner, sessions, controls, numbers: 0..0 };
+        pair.more_numbers().await.expect("there is room");
+        pair
+    }
+
+    /// Asks for more numbers for the first session.
+    async fn more_numbers(&mut self) -> Result<(), Code> {
+        let mut answers = self.ask(0, Question::Numbers { count: 512 });
+        settle(&mut self.owner).await;
+        match &messages(&mut answers)[..] {
+            [Message::Answer(Answer::Numbers { first, count })] => {
+                self.numbers = *first..*first + u64::from(*count);
+                Ok(())
+            }
+            [Message::Failure(failure)] => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends a question; returns where its answer comes.
+    fn ask(&mut self, of: usize, question: Question) -> Received {
+        let (frames, answers) = mpsc::unbounded_channel();
+        let (session, reply) = (self.sessions[of], Reply::of_request(&frames, (self.sessions[of], 0, 1)));
+        self.owner.apply(Request::Ask { session, question, reply });
+        self.owner.act();
+        answers
+    }
+
+    /// Sends an operation; returns where its answer comes.
+    fn operate(&mut self, of: usize, terms: Terms, operation: Operation) -> Received {
+        let (frames, answers) = mpsc::unbounded_channel();
+        let (session, reply) = (self.sessions[of], Reply::of_request(&frames, (self.sessions[of], 0, 1)));
+        let number = self.owner.image.next_number(session);
+        self.owner.apply(Request::Operate { session, number, terms, operation, reply });
+        self.owner.act();
+        answers
+    }
+
+    /// The first session makes a directory; also returns the grant of it, if there is one.
+    fn make_directory(&mut self, name: &str) -> (FileId, Option<Granted>) {
+        let answers = messages(&mut self.operate(0, Terms::Early, create(ROOT, name, libc::S_IFDIR | 0o755, 0)));
+        let made = answers.iter().find_map(|message| match message {
+            Message::Answer(Answer::Attributes(made)) => Some(made.id()),
+            _ => None,
+        });
+        let made = made.unwrap_or_else(|| panic!("{answers:?}"));
+        let granted = self.told(0).into_iter().find(|held| held.level == WRITE && held.token.object == made);
+        (made, granted)
+    }
+
+    /// Returns the grants and recalls that a session was told of.
+    fn told(&mut self, of: usize) -> Vec<Granted> {
+        let told = messages(&mut self.controls[of]).into_iter();
+        told.filter_map(|message| match message {
+            Message::Grant { held, .. } | Message::Recall { held, .. } => Some(held),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// The first session makes a file itself; returns it.
+    fn make_locally(&mut self, directory: FileId, name: &str) -> FileId {
+        let inode = self.numbers.next().expect("it has numbers");
+        let operation = create(directory, name, libc::S_IFREG | 0o644, inode);
+        drop(self.operate(0, Terms::Local { now_ns: 9 }, operation));
+        FileId { inode, generation: 1 }
+    }
+
+    /// A session gives back all names and attributes that it is to give back now.
+    fn give_all_back(&mut self, of: usize) {
+        let session = self.sessions[of];
+        for message in messages(&mut self.controls[of]) {
+            match message {
+                Message::NameChange { number, .. } => self.owner.apply(Request::NameDropped { session, number }),
+                Message::Recall { held, .. } if held.level == level::NONE => {
+                    self.owner.apply(Request::Return { session, held });
+                }
+                _ => {}
+            }
+        }
+        self.owner.act();
+    }
+
+    /// The first session returns a directory.
+    fn give_back(&mut self, held: Granted) {
+        let (frames, _) = mpsc::unbounded_channel();
+        let (session, reply) = (self.sessions[0], Reply::of_request(&frames, (self.sessions[0], 0, 1)));
+        self.owner.apply(Request::ReturnInOrder { session, held, reply });
+        self.owner.act();
+    }
+}
+
+fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> Operation {
+    Operation::Create {
+        directory,
+        name: name.as_bytes().to_vec(),
+        mode,
+        owner: 0,
+        group: 0,
+        umask: 0,
+        device: 0,
+        target: Vec::new(),
+        target_block: None,
+        open: false,
+        inode,
+    }
+}
+
+/// Returns the inode that an answer shows.
+fn shown(answers: &mut Received) -> Option<FileId> {
+    messages(answers).into_iter().find_map(|message| match message {
+        Message::Looked { found, .. } => found.map(|found| found.id()),
+        Message::Answer(Answer::Attributes(found)) => Some(found.id()),
+        _ => None,
+    })
+}
+
+#[tokio::test]
+async fn handle_waits_for_create_on_its_way() {
+    let mut pair = Pair::new("handle").await;
+    let (directory, granted) = pair.make_directory("d");
+    assert!(granted.is_some(), "it alone uses the directory above");
+    settle(&mut pair.owner).await;
+    // The host has made the file and told a program; what says so is on its way.
+    let file = FileId { inode: pair.numbers.start, generation: 1 };
+    let mut looked = pair.ask(1, Question::GetAttributes { file });
+    let changes = Changes { mode: Some(0o600), ..Changes::default() };
+    let mut changed = pair.operate(1, Terms::Early, Operation::SetAttributes { file, changes });
+    settle(&mut pair.owner).await;
+    assert!(messages(&mut looked).is_empty() && messages(&mut changed).is_empty(), "the server does not know it");
+    let told = pair.told(0);
+    let [recall] = told[..] else { panic!("{told:?}") };
+    assert_eq!((recall.token.object, recall.level), (directory, level::READ));
+    assert_eq!(pair.make_locally(directory, "file"), file);
+    pair.give_back(recall);
+    // It keeps the attributes, which change now.
+    pair.give_all_back(0);
+    settle(&mut pair.owner).await;
+    assert_eq!(shown(&mut looked), Some(file));
+    assert_eq!(shown(&mut changed), Some(file));
+    // A number that nobody used is no inode, and each question is answered once.
+    let mut looked = pair.ask(1, Question::GetAttributes { file: FileId { inode: file.inode + 1, generation: 1 } });
+    settle(&mut pair.owner).await;
+    let looked = messages(&mut looked);
+    assert!(matches!(&looked[..], [Message::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
+    assert!(pair.told(0).iter().all(|held| held.token.what != What::Directory), "it holds nothing more");
+}
+
+#[tokio::test]
+async fn unused_number_is_no_inode_after_return() {
+    let mut pair = Pair::new("unused").await;
+    let (directory, _) = pair.make_directory("d");
+    settle(&mut pair.owner).await;
+    let file = FileId { inode: pair.numbers.start + 5, generation: 1 };
+    let mut looked = pair.ask(1, Question::GetAttributes { file });
+    assert!(messages(&mut looked).is_empty());
+    let told = pair.told(0);
+    let [recall] = told[..] else { panic!("{told:?}") };
+    assert_eq!(recall.token.object, directory);
+    pair.give_back(recall);
+    settle(&mut pair.owner).await;
+    let looked = messages(&mut looked);
+    assert!(matches!(&looked[..], [Message::Failure(failure)] if failure.errno == libc::ESTALE), "{looked:?}");
+}
+
+#[tokio::test]
+async fn new_directory_in_listed_one_is_withheld() {
+    let mut pair = Pair::new("listed").await;
+    let (first, granted) = pair.make_directory("first");
+    let granted = granted.expect("nobody has listed the one above");
+    settle(&mut pair.owner).await;
+    let mut listed = pair.ask(1, Question::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
+    let told = pair.told(0);
+    let recall = told.iter().find(|held| held.level == level::READ).expect("the listing shows it");
+    assert_eq!((recall.token.object, recall.sequence), (first, granted.sequence));
+    pair.give_back(*recall);
+    settle(&mut pair.owner).await;
+    assert!(matches!(messages(&mut listed)[..], [Message::Listed { .. }]));
+    // The other session keeps the names of the root: each name that changes there is shown to it at once.
+    let mut made = pair.operate(0, Terms::Early, create(ROOT, "second", libc::S_IFDIR | 0o755, 0));
+    pair.give_all_back(1);
+    settle(&mut pair.owner).await;
+    assert!(shown(&mut made).is_some());
+    assert_eq!(pair.told(0).iter().filter(|held| held.level == WRITE).count(), 0);
+}
+
+#[tokio::test]
+async fn session_that_returns_nothing_makes_no_more() {
+    /// More than the inode numbers that a session has in hand.
+    const IN_HAND_MAX: usize = 2 * 1024;
+    /// What may be kept while recalls are under way.
+    const RECALLED_MAX: usize = 1 << 12;
+    let mut pair = Pair::new("full").await;
+    let (directory, _) = pair.make_directory("d");
+    let session = pair.sessions[0];
+    let (mut made, mut refused) = (0, None);
+    while refused.is_none() && made < 2 * LOOKS_MAX {
+        while !pair.numbers.is_empty() {
+            pair.make_locally(directory, &format!("file{made}"));
+            made += 1;
+        }
+        assert!(pair.owner.image.is_active(session).is_ok(), "it may do what it was allowed to");
+        refused = pair.more_numbers().await.err();
+        let acknowledged = pair.owner.image.next_number(session) - 1;
+        pair.owner.apply(Request::Acknowledge { session, acknowledged, drained: u64::MAX, is_answered: true });
+        settle(&mut pair.owner).await;
+    }
+    assert_eq!(refused, Some(Code::Limit), "after {made}");
+    assert!(pair.owner.grants.looks_count() <= LOOKS_MAX + RECALLED_MAX + IN_HAND_MAX);
+    let told = pair.told(0);
+    let is_recalled = |held: &Granted| held.token.object == directory && held.level == level::READ;
+    assert!(told.iter().any(is_recalled), "it is to make no more itself");
+    let (_, granted) = pair.make_directory("e");
+    assert!(granted.is_none(), "and gets no directory");
+    // It returns what was recalled: then it may go on.
+    for held in told.into_iter().filter(|held| held.level == level::NONE) {
+        pair.owner.apply(Request::Return { session, held });
+    }
+    pair.owner.act();
+    pair.more_numbers().await.expect("it keeps less");
+}
