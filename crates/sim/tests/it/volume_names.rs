@@ -5,7 +5,7 @@ use nectary_sim::volume_names::{Bug, crashes, replay_planted, run_many, run_plan
 use crate::support::{alone, seed_or};
 
 /// The number of runs of the sample.
-const RUNS: u64 = 500;
+const RUNS: u64 = 250;
 /// The minimum number of images that a crash left while operations were answered and not durable.
 const IMAGES: u64 = 100;
 /// The crash states of each recorded run.
