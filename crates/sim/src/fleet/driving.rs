@@ -202,7 +202,7 @@ impl World {
             let logged = fact.filter(|_| work.mark.is_some());
             let purged = logged.map_or([0; URLS], |fact| self.facts[fact].versions);
             let versions = if self.settings.are_shared { purged } else { versions };
-            work.begun = Some(node.store.begin_purge(purge, (fact, urls), (now_us, versions)));
+            work.begun = Some(node.store.begin_purge(purge, (fact, urls, work.mark.is_some()), (now_us, versions)));
             return self.plan(after_us, Happening::Storing { node: at, run, number });
         }
         let is_marked = work.mark.is_none_or(|mark| node.store.durable_mark == mark && node.store.mark == mark);

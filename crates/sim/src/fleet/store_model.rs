@@ -40,6 +40,8 @@ pub struct Made {
     /// What each URL shows at least afterwards.
     pub versions: [u64; URLS],
     is_durable: bool,
+    /// Whether it is of the log, and not one that waits for etcd.
+    pub is_logged: bool,
     /// When its batch has ended.
     pub ended_us: Option<u64>,
 }
@@ -118,7 +120,7 @@ impl StoreModel {
     pub fn begin_purge(
         &mut self,
         purge: FleetPurge,
-        (fact, urls): (Option<usize>, u32),
+        (fact, urls, is_logged): (Option<usize>, u32, bool),
         (at_us, versions): (u64, [u64; URLS]),
     ) -> u64 {
         self.events += 1;
@@ -126,7 +128,8 @@ impl StoreModel {
         for object in self.objects.iter_mut().filter(|object| hides(&purge, object.url, object.rules)) {
             object.hidden_by.insert(number);
         }
-        self.made.push(Made { number, purge, fact, urls, at_us, versions, is_durable: false, ended_us: None });
+        let made = Made { number, purge, fact, urls, at_us, versions, is_durable: false, is_logged, ended_us: None };
+        self.made.push(made);
         self.sum_up(self.made.len() - 1);
         number
     }
@@ -150,7 +153,7 @@ impl StoreModel {
 
     /// Notes that a batch has ended, and with it all purges so far.
     pub fn end_batch(&mut self, now_us: u64) {
-        let durable = self.made.iter_mut().filter(|made| made.is_durable);
+        let durable = self.made.iter_mut().filter(|made| made.is_durable && made.is_logged);
         durable.for_each(|made| made.ended_us = made.ended_us.or(Some(now_us)));
     }
 
@@ -188,7 +191,7 @@ impl StoreModel {
             let is_kept = made.is_durable || kept > 0;
             kept -= u64::from(!made.is_durable && kept > 0);
             made.is_durable = true;
-            made.ended_us = made.ended_us.or(Some(0));
+            made.ended_us = made.ended_us.or(made.is_logged.then_some(0));
             if !is_kept {
                 lost.insert(made.number);
             }
