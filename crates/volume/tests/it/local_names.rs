@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{ROOT, Volume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, New, OpenFile, Opening};
+use nectary_volume::client::{At, Client, New, OpenFile};
 use nectary_volume::protocol::FileId;
 
 /// Longer than the server waits before it gives a directory again.
