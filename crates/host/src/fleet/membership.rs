@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::applied_mark::AppliedMark;
 use super::figures::FleetFigures;
 use super::gate::FleetGate;
 use super::node::{FleetNode, FleetView, NodeName, RulesHash};
-use super::purge::{AppliedMark, FleetError, FleetPurge, LoggedPurge, PurgeOutcome, PurgeWish};
+use super::purge::{FleetError, FleetPurge, LoggedPurge, PurgeOutcome, PurgeWish};
 
 /// The most owners of a key that are named: who is asked, and who is asked instead.
 pub const OWNERS_MAX: usize = 3;

@@ -6,6 +6,7 @@
 //! (`nectary-fleet`), requests between nodes and the store (`nectary-proxy`), putting both together (the command). The
 //! formats are in `docs/formats/fleet.md`.
 
+mod applied_mark;
 mod figures;
 mod gate;
 mod membership;
@@ -14,12 +15,13 @@ pub mod peer_headers;
 mod purge;
 mod rules_record;
 
+pub use applied_mark::AppliedMark;
 pub use figures::{FleetFigures, FleetState, NodeFigures};
 pub use gate::{FleetGate, Standing};
 pub use membership::{Later, Membership, OWNERS_MAX, OwnerOrder, PeerMessage, PurgeStore};
 pub use node::{FleetNode, FleetView, NODE_NAME_MAX, NodeName, RulesHash, ZONE_MAX};
 pub use purge::{
-    AppliedMark, FleetError, FleetPurge, LoggedPurge, PURGE_BYTES_MAX, PURGE_TEXT_MAX, PURGE_TEXTS_MAX, PurgeOutcome,
-    PurgeScope, PurgeWish,
+    FleetError, FleetPurge, LoggedPurge, PURGE_BYTES_MAX, PURGE_TEXT_MAX, PURGE_TEXTS_MAX, PurgeOutcome, PurgeScope,
+    PurgeWish,
 };
 pub use rules_record::RulesRecord;

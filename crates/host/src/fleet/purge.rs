@@ -4,7 +4,6 @@
 //! accepted. Leaves to others: the order (`nectary-fleet`), and purging (the store of each node).
 
 use super::node::{NodeName, RulesHash};
-use super::rules_record::RulesRecord;
 
 /// The most keys, prefixes or tags of one purge.
 pub const PURGE_TEXTS_MAX: usize = 1024;
@@ -75,22 +74,6 @@ pub struct LoggedPurge {
     pub revision: u64,
     /// The purge.
     pub purge: FleetPurge,
-}
-
-/// What a store has applied: all purges of a fleet up to a revision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AppliedMark {
-    /// The identity of the fleet; 0 if the store is of none, or has forgotten it.
-    pub fleet: u128,
-    /// The revision.
-    pub revision: u64,
-    /// The rules of the store's objects when all these purges were applied.
-    pub rules: RulesRecord,
-}
-
-impl AppliedMark {
-    /// The mark of a store that knows no fleet.
-    pub const NONE: AppliedMark = AppliedMark { fleet: 0, revision: 0, rules: RulesRecord::NONE };
 }
 
 /// What the caller of a purge waits for.

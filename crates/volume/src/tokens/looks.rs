@@ -57,6 +57,13 @@ impl Change {
         other.tokens.iter().all(|token| self.tokens.contains(token))
             && other.names.iter().all(|name| self.names.contains(name))
     }
+
+    /// Returns the inodes that this is about.
+    pub fn inodes(&self) -> Vec<u64> {
+        let mut inodes: Vec<u64> = self.tokens.iter().map(|token| token.object.inode).collect();
+        inodes.dedup();
+        inodes
+    }
 }
 
 /// A name that a session was told to drop.

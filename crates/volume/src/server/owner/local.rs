@@ -10,7 +10,6 @@ use nectary_host::log::{Level, write as log_line};
 
 use super::Owner;
 use super::early::Standing;
-use super::operating::inodes_of;
 use crate::metadata::{LOCAL_TARGET_BYTES_MAX, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, FileId, Operation};
@@ -98,7 +97,7 @@ impl Owner {
         self.grants.end_change(&change.tokens);
         self.next.extend(transaction);
         let answer = answer.map_err(|failure| failure.to_string())?;
-        let mut inodes = inodes_of(&change);
+        let mut inodes = change.inodes();
         inodes.extend(made);
         self.early.done(session, number, &inodes, Standing::Early);
         let made = made.map(|inode| FileId { inode, generation: 1 });

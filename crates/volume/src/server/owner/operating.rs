@@ -26,13 +26,6 @@ pub(super) struct Finished {
     level: u8,
 }
 
-/// Returns the inodes that a change is about.
-pub(super) fn inodes_of(change: &Change) -> Vec<u64> {
-    let mut inodes: Vec<u64> = change.tokens.iter().map(|token| token.object.inode).collect();
-    inodes.dedup();
-    inodes
-}
-
 impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
     pub(super) fn begin_operation(&mut self, mut asked: Asked) {
@@ -60,7 +53,7 @@ impl Owner {
         }
         self.note_served(asked.session);
         let change = self.image.touched(&asked.operation);
-        let (known, missing) = (inodes_of(&change), self.image.missing(&asked.operation));
+        let (known, missing) = (change.inodes(), self.image.missing(&asked.operation));
         let about = AboutInodes { known: &known, missing: &missing };
         if let Err((ticket, waited)) = self.grants.begin_about(asked.session, about, asked.waited) {
             return self.changing.wait(ticket, Asked { waited, ..asked }, Change::default());
@@ -110,7 +103,7 @@ impl Owner {
         let is_of_names = asked.is_graced();
         let Asked { session, number, terms, operation, mut reply, .. } = asked;
         let is_new = number == self.image.next_number(session);
-        let mut inodes = change.filter(|_| is_new).map(inodes_of).unwrap_or_default();
+        let mut inodes = change.filter(|_| is_new).map(Change::inodes).unwrap_or_default();
         let may_be_early = terms == Terms::Early
             && is_new
             && operation.may_be_early()
@@ -211,7 +204,7 @@ impl Owner {
         if !is_in_time && !self.early.has(Defect::RepeatedLate) {
             self.evict(session, "changes that another server had answered came too late to be repeated");
         } else {
-            let mut inodes = inodes_of(&self.image.touched(&operation));
+            let mut inodes = self.image.touched(&operation).inodes();
             let now_ns = if self.early.has(Defect::OtherTime) { self.stamp().now_ns } else { now_ns };
             let stamp = Stamp { now_ns, ..self.stamp() };
             let (answer, transaction) = self.image.operate_again(stamp, session, number, &operation);
