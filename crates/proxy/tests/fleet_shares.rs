@@ -58,11 +58,15 @@ async fn start(fleet: &ModelFleet, name: &str, from: &Origin, files: &Certificat
     let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
     let mut member = None;
-    let proxy = TestProxy::in_fleet(ProxyOptions { workers: 1, peers: Some(peers), ..options }, device, |store| {
-        let node = fleet.node(name, store);
-        member = Some(node.clone());
-        node.seat(&FleetConfig::default())
-    })
+    let proxy = TestProxy::in_fleet(
+        ProxyOptions { workers: 1, peers: Some(peers), admin: crate::common::options().admin, ..options },
+        device,
+        |store| {
+            let node = fleet.node(name, store);
+            member = Some(node.clone());
+            node.seat(&FleetConfig::default())
+        },
+    )
     .await;
     let member: Arc<ModelNode> = member.expect("made");
     member.come_up().await;
@@ -146,17 +150,26 @@ async fn writes_are_seen_at_their_node() {
 #[tokio::test]
 async fn older_answers_are_not_kept() {
     let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-older"));
-    from.on("/a", Script::fresh(b"one"));
     let [a, ..] = three(&fleet, &from, &files).await;
     a.member.gate().set_begun(5);
-    for _ in 0..2 {
-        let reply = a.get("/a").await;
-        assert_eq!((reply.text().as_str(), is_own_hit(&reply)), ("one", false), "{}", reply.cache_status());
-    }
+    // On a busy machine a node may be too slow, and then this one asks the origin itself.
+    let path = 'answered: {
+        for number in 0..50 {
+            let path = format!("/{number}");
+            from.on(&path, Script::fresh(b"one"));
+            if a.get(&path).await.cache_status().contains("fleet=") {
+                break 'answered path;
+            }
+        }
+        panic!("no node has answered");
+    };
+    let count = from.count();
+    let reply = a.get(&path).await;
+    assert_eq!((reply.text().as_str(), is_own_hit(&reply)), ("one", false), "{}", reply.cache_status());
     a.member.gate().set_begun(0);
-    a.get("/a").await;
-    assert!(is_own_hit(&a.get("/a").await));
-    assert_eq!(from.count(), 1);
+    a.get(&path).await;
+    assert!(is_own_hit(&a.get(&path).await));
+    assert_eq!(from.count(), count);
 }
 
 #[tokio::test]
@@ -214,7 +227,8 @@ async fn headers_of_nodes_need_certificates() {
             && spoofed[..3].iter().all(|line| got[0].header(line.split(':').next().unwrap_or("")).is_empty())
     );
     let none = tls_config(&files.ca(), &[b"http/1.1"]);
-    let foreign = Certificates::new("shares-foreign").sign("x", &["localhost"]);
+    let others = Certificates::new("shares-foreign");
+    let foreign = others.sign("x", &["localhost"]);
     let other = tls_config_with(&files.ca(), &[b"http/1.1"], Some(&foreign));
     for config in [none, other] {
         let refused = async {

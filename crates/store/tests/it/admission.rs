@@ -126,7 +126,7 @@ async fn copies_stay_in_memory_alone() {
         copy(name, 7, 1000).await.unwrap();
     }
     for _ in 0..3 {
-        assert_eq!(store.get(key("first")).await.unwrap().whole(), Some(&body(7, 1000)));
+        assert_eq!(read_all(&store, key("first")).await, Some(body(7, 1000).to_vec()));
     }
     store.sync().await.unwrap();
     let counts = store.stat().counts;
