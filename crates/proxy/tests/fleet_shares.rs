@@ -150,7 +150,7 @@ async fn writes_are_seen_at_their_node() {
 #[tokio::test]
 async fn older_answers_are_not_kept() {
     let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-older"));
-    let [a, ..] = three(&fleet, &from, &files).await;
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
     a.member.gate().set_begun(5);
     // On a busy machine a node may be too slow, and then this one asks the origin itself.
     let path = 'answered: {
