@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_of_many_lengths_purge_what_is_older() {
+    fn long_and_short_prefixes_purge_older_objects() {
         let (table, name) = (RuleSet::new(7), [b'a'; 300]);
         let is_purged = |generation, name: &[u8]| table.is_purged_by_key(PrimaryHash(1), generation, name);
         for length in 1..=200_u16 {
