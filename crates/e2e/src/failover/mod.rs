@@ -261,7 +261,12 @@ fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Coun
     let time = begin.elapsed();
     counts.longest = counts.longest.max(time);
     if time > ANSWER_MAX {
-        counts.problems.push(format!("GET {target} took {:.2} s", time.as_secs_f64()));
+        let what = match &result {
+            Ok(response) => format!("status {}", response.status),
+            Err(failure) => failure.to_string(),
+        };
+        let during = if site.changed_since(begin) { ", while faults changed" } else { "" };
+        counts.problems.push(format!("GET {target} took {:.2} s{during}: {what}", time.as_secs_f64()));
     }
     match result {
         Ok(response) if is_whole(&response, target) => {
