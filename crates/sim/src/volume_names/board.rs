@@ -11,7 +11,7 @@ use nectary_volume::protocol::{Attributes, FileId};
 use tokio::time::Instant;
 
 use super::history::History;
-use super::tree::{ROOT, Tag};
+use super::tree::{Outcome, ROOT, Tag};
 
 /// The tags of what is made after a crash.
 const AFTER_TAGS: u64 = 1_000_000;
@@ -34,7 +34,7 @@ pub struct Board {
     story: Mutex<Option<Vec<String>>>,
     /// Gets a mark for each tick of the history.
     recorder: Option<Recorder>,
-    /// For sessions and ticks of the history, how many operations were answered and not known to be durable.
+    /// For sessions and ticks at which calls ended, how many operations were answered and not known to be durable.
     unstored: Mutex<BTreeMap<(usize, u64), u64>>,
 }
 
@@ -90,10 +90,16 @@ impl Board {
         lock(&self.unstored).range((session, 0)..=(session, tick)).next_back().map_or(0, |(_, count)| *count)
     }
 
-    /// Notes how many operations of a session are answered and not known to be durable, before a call ends.
-    pub fn note_unstored(&self, session: usize, count: u64) {
-        let tick = lock(&self.history).last_tick();
-        lock(&self.unstored).insert((session, tick), count);
+    /// Ends a call of a session. `unstored`: how many of its operations are answered now, and not known to be durable.
+    pub fn end(&self, (session, call): (usize, usize), outcome: Outcome, unstored: Option<u64>) {
+        let tick = self.history(|history| {
+            history.end(call, outcome);
+            history.last_tick()
+        });
+        // At the tick before, there may have been more: a crash between both may lose them.
+        if let Some(unstored) = unstored {
+            lock(&self.unstored).insert((session, tick), unstored);
+        }
     }
 
     /// Whether the run is recorded.
@@ -131,5 +137,28 @@ impl Board {
         let list = if is_directory { &self.directories } else { &self.files };
         lock(list).entry(tag).or_insert(found.id());
         tag
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Call;
+    use super::*;
+
+    #[test]
+    fn crash_loses_what_was_unstored_then() {
+        let board = Board::new(false, true, None);
+        let session = board.history(History::session);
+        let make = Call::Make { place: (ROOT, 1), tag: 7, mode: 0o644, is_directory: false };
+        let (made, looked) = board
+            .history(|history| (history.begin(session, make, None), history.begin(session, Call::List(ROOT), None)));
+        board.end((session, made), Outcome::Done, Some(1));
+        let between = board.history(History::tick);
+        // The next call of the session ends when the first one is durable.
+        board.end((session, looked), Outcome::Names(BTreeMap::new()), Some(0));
+        let last = board.history(|history| history.last_tick());
+        assert_eq!((board.unstored_at(between), board.unstored_at(last)), (1, 0));
+        let is_optional = |tick| board.after(tick).history(|history| history.steps()[0].is_optional);
+        assert!(is_optional(between) && !is_optional(last));
     }
 }

@@ -56,6 +56,7 @@ impl Bug {
         Bug::Volume(VolumeBug::HeldShown),
         Bug::Volume(VolumeBug::ReturnOvertakes),
         Bug::Volume(VolumeBug::LocalTwice),
+        Bug::Volume(VolumeBug::MakerUnheard),
     ];
 
     /// The bug's name in reports.

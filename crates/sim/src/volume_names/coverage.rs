@@ -43,7 +43,7 @@ pub struct Coverage {
     forgotten: u64,
     /// Calls that were lost with their session, and might be.
     lost: u64,
-    /// Changes of names that hosts made themselves, and all calls of the runs in which they may.
+    /// Changes of names that hosts made themselves, and all calls of programs in the runs in which they may.
     local: (u64, u64),
 }
 
@@ -68,14 +68,14 @@ impl Coverage {
         self.local.0 += local;
     }
 
-    /// Counts the calls of a run in which hosts make and remove names themselves.
+    /// Counts the calls of programs of a run in which hosts make and remove names themselves.
     pub fn add_local_calls(&mut self, calls: u64) {
         self.local.1 += calls;
     }
 
-    /// Whether a tenth of the calls, where hosts may make and remove names themselves, are such changes.
+    /// Whether a quarter of the calls, where hosts may make and remove names themselves, are such changes.
     pub fn is_local_enough(&self) -> bool {
-        10 * self.local.0 >= self.local.1
+        4 * self.local.0 >= self.local.1
     }
 
     /// Adds the counts of another run.

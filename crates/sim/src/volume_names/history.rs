@@ -132,6 +132,11 @@ impl History {
         self.broken.get_or_insert_with(|| format!("{what} (at {} ms)", now.as_millis()));
     }
 
+    /// Returns the number of calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
     /// Returns the number of sessions.
     pub fn sessions(&self) -> usize {
         self.lives.len()
@@ -299,14 +304,19 @@ impl History {
         let mut changes: Vec<&Recorded> = of_session.filter(is_operation).collect();
         changes.sort_by_key(|call| call.returned);
         // Calls at the same time may end in another order than that of the operations.
-        let mut left = unstored;
-        let newest = changes.iter().rev().take_while(|call| {
-            let is_among = left > 0;
+        let (mut left, mut tick) = (unstored, u64::MAX);
+        for call in changes.iter().rev() {
+            if left == 0 {
+                break;
+            }
             // A rename of a file to another of its names is no operation.
-            left -= u64::from(is_among && !matches!(call.call, Call::Rename { .. }));
-            is_among
-        });
-        let tick = newest.map(|call| call.invoked).min()?;
+            left -= u64::from(!matches!(call.call, Call::Rename { .. }));
+            tick = tick.min(call.invoked);
+        }
+        // The programs of the others have no answers yet, but other programs of the session may have seen them.
+        if left > 0 {
+            tick = 0;
+        }
         if self.are_names_local {
             return Some(Loss { tick, at: Duration::ZERO });
         }

@@ -18,6 +18,8 @@ const NAMES: u64 = 6;
 const FIRST_NAME: u8 = 20;
 /// The most calls of a visit.
 const VISIT_CALLS_MAX: u64 = 3;
+/// The time after which a host counts as the only user of a directory, and some more.
+const ALONE: Duration = Duration::from_millis(600);
 
 /// The directory of a program.
 struct Home {
@@ -32,18 +34,18 @@ impl Program {
     pub async fn run_at_home(mut self, calls: u64) {
         let mut home = self.make_home().await;
         for _ in 0..calls {
-            let pause_us = match self.random.below(100) {
-                0..55 => 0,
-                55..94 => self.random.below(15_000),
-                94..99 => 400_000 + self.random.below(1_000_000),
-                _ => self.random.below(9_000_000),
+            let pause = match self.random.below(100) {
+                0..55 => Duration::ZERO,
+                55..90 => Duration::from_micros(self.random.below(15_000)),
+                90..99 => ALONE,
+                _ => Duration::from_micros(self.random.below(9_000_000)),
             };
-            tokio::time::sleep(Duration::from_micros(pause_us)).await;
+            tokio::time::sleep(pause).await;
             self.mount.rested().await;
             match (self.random.below(100), &mut home) {
-                (0..72, Some(home)) => self.change_home(home).await,
-                (72..82, Some(home)) => self.look_home(home).await,
-                (82..86, _) => self.visit().await,
+                (0..76, Some(home)) => self.change_home(home).await,
+                (76..86, Some(home)) => self.look_into(home.tag, home.id).await,
+                (86..89, _) => self.visit().await,
                 _ => self.call().await,
             }
         }
@@ -54,6 +56,7 @@ impl Program {
         let place = (ROOT, FIRST_NAME.saturating_add(self.number as u8));
         let (tag, id, _) = self.make_at(place, ROOT_ID, Making::Directory).await?;
         lock(&self.board.homes).push((tag, id));
+        tokio::time::sleep(ALONE).await;
         Some(Home { tag, id, names: BTreeSet::new() })
     }
 
@@ -78,10 +81,6 @@ impl Program {
         if let Some((_, _, Some(open))) = self.make_at(place, home.id, making).await {
             open.close().await;
         }
-    }
-
-    async fn look_home(&mut self, home: &Home) {
-        self.look_into(home.tag, home.id).await;
     }
 
     async fn look_into(&mut self, tag: Tag, id: FileId) {

@@ -2,7 +2,7 @@
 //! each has its outcome, and in which no call comes before one that had ended when it began.
 //!
 //! Owns: the search of Wing and Gong with remembered states (Lowe, *Testing for linearizability*, 2017), for a whole tree
-//! instead of one value. A call that sees what it changed nothing of is taken as soon as it can be: later it would
+//! instead of one value. A call that only shows something, or is refused, is taken as soon as it can be: later it would
 //! explain no more. Optional calls may be left out; a call that needs others is left out with any of them. *Cost*:
 //! exponential in the number of concurrent changes, linear in the number of all calls.
 
@@ -170,9 +170,12 @@ impl Search<'_> {
             if !is_next(step) || !step.needs.iter().all(|needed| self.done[*needed]) {
                 continue;
             }
+            // A change that changes nothing now may change something later.
+            let is_look = !step.call.is_change() || matches!(step.outcome, Some(Outcome::Refused(_)));
+            let is_prompt = is_look && !step.is_optional && step.invoked <= optional_until;
             match tree.effect(&step.call, step.outcome.as_ref()) {
                 Effect::Impossible => {}
-                Effect::Seen if !step.is_optional && step.invoked <= optional_until => return vec![(at, tree.clone())],
+                Effect::Seen if is_prompt => return vec![(at, tree.clone())],
                 Effect::Seen => found.push((at, tree.clone())),
                 Effect::Changed(after) => found.push((at, Rc::from(after))),
             }
@@ -209,6 +212,14 @@ mod tests {
         assert_eq!(verdict(&[made.clone(), look(2, 3, None), look(4, 5, Some(7))]), Verdict::Explained);
         assert_eq!(verdict(&[made.clone(), look(2, 3, Some(7)), look(4, 5, None)]), Verdict::Broken);
         assert_eq!(verdict(&[made, look(10, 11, None)]), Verdict::Broken);
+    }
+
+    #[test]
+    fn changes_without_effect_can_wait() {
+        let first = step(1, 2, make(7), Outcome::Done);
+        let (write, cut) = (step(3, 9, Call::Write(7, 5), Outcome::Done), step(4, 8, Call::Cut(7), Outcome::Done));
+        let read = step(11, 12, Call::Read(7), Outcome::Value(0));
+        assert_eq!(explain(&[first, write, cut, read], Tree::default()).verdict, Verdict::Explained);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nectary_volume::client::{New, OpenFile, Opening};
+use nectary_volume::client::{Client, New, OpenFile, Opening};
 use nectary_volume::protocol::{Attributes, Changes, FileId};
 
 use super::board::{Board, ROOT_ID, lock};
@@ -28,6 +28,12 @@ const PAUSE_MS_MAX: u64 = 60;
 /// Returns the name with a number.
 pub fn name(number: u8) -> Vec<u8> {
     format!("n{number}").into_bytes()
+}
+
+/// Returns how many operations of a session were answered and are not known to be durable, or are lost with it.
+pub fn unstored(client: &Client) -> u64 {
+    let figures = client.figures();
+    figures.unstored as u64 + figures.lost
 }
 
 fn outcome_of(found: &Attributes) -> Outcome {
@@ -106,31 +112,23 @@ impl Program {
             };
             format!("program {}: call {number}: {said}", self.number)
         });
-        if made.is_ok() && self.board.is_recorded() {
-            let (client, now) = self.mount.session();
-            if now == session {
-                self.board.note_unstored(session, client.figures().unstored as u64);
-            }
-        }
-        self.board.history(|history| match made {
-            Ok((outcome, found)) => {
-                history.end(number, outcome);
-                Some(found)
-            }
-            Err(Fail::Refused(errno)) => {
-                history.end(number, Outcome::Refused(errno));
-                None
-            }
+        let (outcome, found) = match made {
+            Ok((outcome, found)) => (outcome, Some(found)),
+            Err(Fail::Refused(errno)) => (Outcome::Refused(errno), None),
+            Err(Fail::Over) => return None,
             Err(Fail::Void) => {
-                history.void(number);
-                None
+                self.board.history(|history| history.void(number));
+                return None;
             }
-            Err(Fail::Over) => None,
             Err(Fail::Wrong(what)) => {
-                history.is_broken(format!("program {}: {what}", self.number));
-                None
+                self.board.history(|history| history.is_broken(format!("program {}: {what}", self.number)));
+                return None;
             }
-        })
+        };
+        let (client, now) = self.mount.session();
+        let unstored = (now == session && self.board.is_recorded()).then(|| unstored(&client));
+        self.board.end((session, number), outcome, unstored);
+        found
     }
 
     fn directory(&mut self) -> (Tag, FileId) {

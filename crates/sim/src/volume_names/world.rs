@@ -21,7 +21,7 @@ use super::coverage::{Coverage, Event};
 use super::kernel::{Kernel, Notified};
 use super::mount::Mount;
 use super::network::Network;
-use super::program::Program;
+use super::program::{Program, unstored};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::switch::{Off, Switch};
@@ -277,7 +277,7 @@ impl World {
         let Some(lost) = lock(&self.hosts)[host].take() else { return };
         let (client, session) = lost.mount.session();
         self.note_local(&client);
-        let unstored = client.figures().unstored as u64;
+        let unstored = unstored(&client);
         self.board.tell(|| format!("host {host} is lost, with session {session} and {unstored} changes"));
         self.board.history(|history| history.ended(session, unstored));
         lost.network.break_all(is_all_lost);
@@ -295,7 +295,7 @@ impl World {
         }
         self.first_directories().await;
         let (calls, pause_ms_max) = match self.are_names_local {
-            true => (15 + random.below(25), 1500),
+            true => (25 + random.below(25), 2500),
             false => (5 + random.below(10), 500),
         };
         (0..HOSTS).for_each(|host| self.start_programs(host, calls));
@@ -304,6 +304,10 @@ impl World {
             self.lose_something(random, calls).await?;
         }
         self.end_programs().await?;
+        if self.are_names_local {
+            let calls = self.board.history(|history| history.calls());
+            lock(&self.coverage).add_local_calls(calls);
+        }
         self.look_at_all().await;
         self.finish().await
     }
