@@ -129,10 +129,13 @@ fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Fai
         return Ok(bound);
     }
     let socket = RuntimeDirectory::open()?.socket(&part(arguments))?;
-    let has_fleet = arguments.file.read.as_ref().is_some_and(|config| config.fleet.is_some());
-    let method = if has_fleet { PURGE_HERE } else { "purge" };
     Ok(bound.with_successor(Arc::new(move |params: &Value| {
-        let told = control::request(&socket, method, params.clone(), SUCCESSOR_TIME_MAX);
+        let tell = |method| control::request(&socket, method, params.clone(), SUCCESSOR_TIME_MAX);
+        let told = match tell(PURGE_HERE) {
+            // A program from before this method.
+            Err(nectary_host::Error::Fault { fault, .. }) if fault.kind == FaultKind::UnknownMethod => tell("purge"),
+            told => told,
+        };
         told.map(drop).map_err(|error| error.to_string())
     })))
 }

@@ -14,23 +14,28 @@ use serde_json::{Value, json};
 
 use crate::health;
 
-/// The method by which a process that ends tells the next one what unsafe requests have changed, if it is a node of a
-/// fleet: they invalidate at their node alone.
+/// The method by which a process that ends tells the next one what unsafe requests have changed: these invalidate at
+/// one node alone, also in a fleet.
 pub const PURGE_HERE: &str = "purge-here";
 
-/// Registers the methods that purge: in a fleet on every node, and on this one alone.
+/// Registers the methods that purge: on this node alone, and in a fleet on every node.
 pub fn register_purges(
     methods: &mut Methods,
     store: &Spans,
     proxy: &Arc<OnceLock<health::Running>>,
     fleet: Option<&FleetSeat>,
 ) {
-    let local = if fleet.is_some() { PURGE_HERE } else { "purge" };
-    let of_store = (store.clone(), proxy.clone());
-    methods.register(local, "purges a key, a prefix, tags, or all; durable when answered", move |params| {
-        let (store, proxy) = of_store.clone();
-        async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
-    });
+    let mut register_local = |method| {
+        let (store, proxy) = (store.clone(), proxy.clone());
+        methods.register(method, "purges a key, a prefix, tags, or all here; durable when answered", move |params| {
+            let (store, proxy) = (store.clone(), proxy.clone());
+            async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
+        });
+    };
+    register_local(PURGE_HERE);
+    if fleet.is_none() {
+        register_local("purge");
+    }
     let Some(fleet) = fleet.cloned() else { return };
     let proxy = proxy.clone();
     methods.register("purge", "purges a key, a prefix, tags, or all on every node of the fleet", move |params| {

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 const VERSION: u32 = 1;
 /// The longest address of a node. *Units*: bytes.
 const ADDRESS_MAX: usize = 300;
+/// The longest text that says where people find a process. *Units*: bytes.
+const PROCESS_MAX: usize = 300;
 
 /// The keys of a fleet in etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub enum FleetKey {
     Node(NodeName),
     /// What a node has applied.
     Applied(NodeName),
+    /// A process that would be a node whose name another one has.
+    Claim(NodeName),
     /// A purge.
     Purge(PurgeKey),
     /// Purges up to a revision may be missing.
@@ -81,6 +85,7 @@ impl FleetKeys {
             FleetKey::Floor => format!("{}floor", self.prefix),
             FleetKey::Node(name) => format!("{}{name}", self.nodes()),
             FleetKey::Applied(name) => format!("{}{name}", self.applied()),
+            FleetKey::Claim(name) => format!("{}claims/{name}", self.prefix),
             FleetKey::Purge(PurgeKey { node, run, number, accepted_s, value_bytes }) => {
                 format!("{}{node}/{run:016x}-{number:016x}-{accepted_s:08x}-{value_bytes:08x}", self.purges())
             }
@@ -95,6 +100,7 @@ impl FleetKeys {
             None if rest == "floor" => FleetKey::Floor,
             Some(("nodes", name)) => FleetKey::Node(NodeName::new(name)?),
             Some(("applied", name)) => FleetKey::Applied(NodeName::new(name)?),
+            Some(("claims", name)) => FleetKey::Claim(NodeName::new(name)?),
             Some(("purges", rest)) => {
                 let (name, numbers) = rest.split_once('/')?;
                 let mut numbers = numbers.split('-');
@@ -137,6 +143,14 @@ struct NodeValue {
     weight: u64,
     rules: String,
     run: String,
+    #[serde(default)]
+    process: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimValue {
+    version: u32,
+    process: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -177,8 +191,8 @@ pub fn read_revision(bytes: &[u8]) -> Option<u64> {
     (value.version == VERSION).then_some(value.revision)
 }
 
-/// Writes a node.
-pub fn write_node(node: &FleetNode) -> Vec<u8> {
+/// Writes a node, with where people find its process.
+pub fn write_node(node: &FleetNode, process: &str) -> Vec<u8> {
     written(&NodeValue {
         version: VERSION,
         address: node.address.clone(),
@@ -186,7 +200,25 @@ pub fn write_node(node: &FleetNode) -> Vec<u8> {
         weight: node.weight,
         rules: node.rules.to_string(),
         run: format!("{:016x}", node.run),
+        process: process.to_owned(),
     })
+}
+
+/// Where people find the process of a node; empty if it does not say.
+pub fn read_process(bytes: &[u8]) -> String {
+    let value = serde_json::from_slice::<NodeValue>(bytes).ok();
+    value.map(|value| value.process).filter(|process| process.len() <= PROCESS_MAX).unwrap_or_default()
+}
+
+/// Writes that a process would be a node.
+pub fn write_claim(process: &str) -> Vec<u8> {
+    written(&ClaimValue { version: VERSION, process: process.to_owned() })
+}
+
+/// Reads where people find the process that would be a node.
+pub fn read_claim(bytes: &[u8]) -> Option<String> {
+    let value: ClaimValue = serde_json::from_slice(bytes).ok()?;
+    (value.version == VERSION && value.process.len() <= PROCESS_MAX).then_some(value.process)
 }
 
 /// Reads a node of this name, whose key was created at the revision `since`.
@@ -293,6 +325,7 @@ mod tests {
             FleetKey::Floor,
             FleetKey::Node(name("a")),
             FleetKey::Applied(name("10.0.0.1:7443")),
+            FleetKey::Claim(name("a")),
             FleetKey::Purge(purge),
         ] {
             assert_eq!(keys.read(keys.write(&key).as_bytes()), Some(key));
@@ -376,12 +409,18 @@ mod tests {
             run: 0x1234,
             since: 99,
         };
-        let bytes = write_node(&node);
-        assert_eq!(read_node(name("a"), 99, &bytes), Some(node));
+        let bytes = write_node(&node, "host web1, process 7");
+        assert_eq!(
+            (read_node(name("a"), 99, &bytes), read_process(&bytes).as_str()),
+            (Some(node), "host web1, process 7")
+        );
         let text = String::from_utf8(bytes).expect("UTF-8");
         for (from, to) in [("68719476736", "0"), ("\"version\":1", "\"version\":2"), ("1234", "123")] {
             assert_eq!(read_node(name("a"), 1, text.replace(from, to).as_bytes()), None, "{to}");
         }
+        let earlier = text.replace(r#","process":"host web1, process 7""#, "");
+        assert!(read_node(name("a"), 1, earlier.as_bytes()).is_some() && read_process(earlier.as_bytes()).is_empty());
+        assert_eq!((read_claim(&write_claim("x")), read_claim(b"{}")), (Some("x".to_owned()), None));
         assert_eq!((read_revision(&write_revision(7)), read_revision(b"7")), (Some(7), None));
         assert_eq!((read_identity(&write_identity(9)), read_identity(&write_identity(0))), (Some(9), None));
     }

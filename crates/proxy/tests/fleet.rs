@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
-use nectary_host::fleet::{Membership, PurgeScope, RulesHash};
-use nectary_proxy::{AdminOptions, ProxyOptions};
-use nectary_store::{CreateOptions, Store};
+use nectary_host::fleet::{
+    AppliedMark, FleetPurge, LoggedPurge, Membership, PurgeScope, PurgeStore, RulesHash, RulesRecord,
+};
+use nectary_proxy::{AdminOptions, FleetStore, ProxyOptions};
+use nectary_store::{CreateOptions, OpenOptions, Store};
 use serde_json::Value;
 
 use crate::common::model_fleet::ModelNode;
@@ -310,4 +312,21 @@ async fn reload_tells_the_fleet_new_rules() {
     proxy.reopener().reload(&renamed).expect("reloaded");
     assert_eq!(member.rules(), [hash(&renamed)]);
     assert_ne!(hash(&renamed), RulesHash::default());
+}
+
+/// On a disk each flush takes milliseconds, and all purges of the fleet wait for it.
+#[tokio::test]
+async fn purges_of_a_batch_share_flushes() {
+    let store = Store::open(device().await, OpenOptions::default()).await.expect("an open store");
+    let logged = |revision: u64| {
+        let scope = PurgeScope::Tags(vec![format!("t{revision}").into_bytes()]);
+        LoggedPurge { revision, purge: FleetPurge { scope, soft_since_s: None, rules: RulesHash(1) } }
+    };
+    let before = store.stat().counts.flushes;
+    let mark = AppliedMark { fleet: 7, revision: 64, rules: RulesRecord::NONE };
+    let purges = FleetStore::new(store.clone());
+    purges.apply((1..=64).map(logged).collect(), Some(mark)).await.expect("durable");
+    let flushes = store.stat().counts.flushes - before;
+    assert!((1..16).contains(&flushes), "{flushes} flushes");
+    assert_eq!(purges.mark(), mark);
 }

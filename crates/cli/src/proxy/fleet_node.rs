@@ -4,12 +4,13 @@
 //! which gives the lease back. Leaves to others: membership (`nectary-fleet`), purges and requests (`nectary-proxy`).
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nectary_config::ProxyConfig;
 use nectary_fleet::configured::options_of;
 use nectary_fleet::etcd::EtcdFleet;
 use nectary_fleet::options::FleetConnection;
+use nectary_host::Problem;
 use nectary_host::fleet::{Membership, PurgeStore, Standing};
 use nectary_host::log::{self, Level};
 use nectary_proxy::{FleetSeat, FleetStore, rules_of};
@@ -20,13 +21,48 @@ use crate::exit::{FAILED, Failure, USAGE};
 /// The longest time for which a start waits until the node may serve from its store, and the time between two looks.
 const READY_TIME_MAX: Duration = Duration::from_secs(3);
 const READY_PAUSE: Duration = Duration::from_millis(10);
+/// A problem that was not there for this long is told again.
+const TOLD_TIME: Duration = Duration::from_secs(60);
 
 /// A proxy as a node of its fleet.
 #[derive(Debug)]
 pub struct FleetNode {
     seat: FleetSeat,
-    /// The problems that are in the log.
-    told: Mutex<Vec<String>>,
+    told: Mutex<ToldProblems>,
+}
+
+/// The problems that are in the log, without their numbers, and when each was last there.
+#[derive(Debug, Default)]
+struct ToldProblems(Vec<(String, Instant)>);
+
+impl ToldProblems {
+    /// The problems that are not in the log, or were not there for [`TOLD_TIME`].
+    fn note<'a>(&mut self, problems: &'a [Problem], now: Instant) -> Vec<&'a Problem> {
+        self.0.retain(|(_, last)| now.saturating_duration_since(*last) < TOLD_TIME);
+        let is_new = |problem: &&Problem| {
+            let text = without_numbers(&problem.what);
+            match self.0.iter_mut().find(|(told, _)| *told == text) {
+                Some((_, last)) => *last = now,
+                None => {
+                    self.0.push((text, now));
+                    return true;
+                }
+            }
+            false
+        };
+        problems.iter().filter(is_new).collect()
+    }
+
+    /// Whether there were problems; now there are none.
+    fn are_over(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
+    }
+}
+
+/// A text whose numbers may change while it says the same.
+fn without_numbers(text: &str) -> String {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    text.split(' ').map(|word| if is_number(word) { "#" } else { word }).collect::<Vec<_>>().join(" ")
 }
 
 impl FleetNode {
@@ -73,21 +109,36 @@ impl FleetNode {
         let _ = waited.await;
     }
 
-    /// Writes a line for each problem that is new, and one for each that is over.
+    /// Writes a line for each problem that is new, and one when all are over.
     pub fn tell_problems(&self) {
         let problems = self.seat.membership().figures().problems;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        for problem in problems.iter().filter(|problem| !told.contains(&problem.what)) {
+        for problem in told.note(&problems, Instant::now()) {
             log::write(Level::Warning, "proxy", format_args!("{}; {}", problem.what, problem.remedy));
         }
-        if problems.is_empty() && !told.is_empty() {
+        if problems.is_empty() && told.are_over() {
             log::write(Level::Note, "proxy", format_args!("fleet: nothing is wrong any more"));
         }
-        *told = problems.into_iter().map(|problem| problem.what).collect();
     }
 
     /// Leaves the fleet. Call it when nothing of the proxy uses the store, and before the store is closed.
     pub async fn leave(&self) {
         self.seat.membership().leave().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_with_other_numbers_are_told_once() {
+        let problem = |what: &str| Problem { what: what.to_owned(), remedy: String::new() };
+        let begun = Instant::now();
+        let mut told = ToldProblems::default();
+        let mut count = |what: &str, seconds| told.note(&[problem(what)], begun + Duration::from_secs(seconds)).len();
+        assert_eq!([count("57 purges wait", 0), count("58 purges wait", 1), count("node n2 waits", 2)], [1, 0, 1]);
+        assert_eq!([count("node n3 waits", 3), count("9 purges wait", 50), count("node n2 waits", 62)], [1, 0, 1]);
+        assert!(told.are_over() && !told.are_over());
     }
 }

@@ -1,9 +1,11 @@
 //! `nectary fleet status`: the fleets of which proxies on this machine are nodes.
 //!
-//! Owns: the presentation, and the exit code: that of the worst state of these proxies as far as their fleet is concerned.
+//! Owns: the presentation, and the exit code: that of the worst state of these proxies as far as their fleet is
+//! concerned. A proxy that does not say whether it is a node is shown, as it may be one that has lost its fleet.
 
 use std::time::Duration;
 
+use nectary_host::control::Part;
 use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
 use nectary_host::{RuntimeDirectory, State};
 use serde_json::{Value, json};
@@ -23,32 +25,74 @@ pub fn run(command: &FleetCommand) -> Result<u8, Failure> {
     }
 }
 
+/// A proxy that is a node of a fleet, or may be one.
+#[derive(Debug)]
+enum FoundProxy {
+    /// A node: the name of the proxy, and its fleet.
+    Node(String, FleetFigures),
+    /// A proxy that does not say whether it is one, and why.
+    Silent(String, String),
+}
+
 fn status(arguments: &FleetStatusArguments) -> Result<u8, Failure> {
     let directory = RuntimeDirectory::open()?;
-    let mut found: Vec<(String, FleetFigures)> = Vec::new();
-    for part in running_parts(&directory, PATIENCE)? {
-        let Ok(status) = part.status else { continue };
-        let figures = status.detail.get("fleet").cloned().map(serde_json::from_value);
-        if let Some(Ok(figures)) = figures {
-            found.push((status.name, figures));
-        }
-    }
+    let found: Vec<FoundProxy> = running_parts(&directory, PATIENCE)?.into_iter().filter_map(found_in).collect();
     if arguments.json {
-        let list: Vec<Value> = found.iter().map(|(proxy, fleet)| json!({ "proxy": proxy, "fleet": fleet })).collect();
+        let list: Vec<Value> = found.iter().map(as_json).collect();
         output::json(&list)?;
     } else if found.is_empty() {
         let path = directory.path().display();
         output::text(&format!("no proxy with [fleet] is running (looked in {path})\n"))?;
     } else {
-        output::text(&found.iter().map(|(proxy, fleet)| as_text(proxy, fleet)).collect::<String>())?;
+        output::text(&found.iter().map(found_text).collect::<String>())?;
     }
-    Ok(exit_code(found.iter().map(|(_, fleet)| fleet)))
+    Ok(exit_code(&found))
 }
 
-/// The exit code of the worst fleet, or [`NOT_FOUND`] without one.
-fn exit_code<'a>(fleets: impl Iterator<Item = &'a FleetFigures>) -> u8 {
-    let state = |fleet: &FleetFigures| if fleet.problems.is_empty() { State::Healthy } else { State::Degraded };
-    fleets.map(state).max().map_or(NOT_FOUND, State::exit_code)
+/// What a part says of its fleet; `None` if it is no proxy, or one without a fleet.
+fn found_in(part: Part) -> Option<FoundProxy> {
+    let socket = part.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let status = match part.status {
+        Ok(status) if status.component == "proxy" => status,
+        Err(error) if socket.starts_with("proxy-") => return Some(FoundProxy::Silent(socket, error.to_string())),
+        _ => return None,
+    };
+    match status.detail.get("fleet").cloned().map(serde_json::from_value) {
+        Some(Ok(figures)) => Some(FoundProxy::Node(status.name, figures)),
+        Some(Err(error)) => {
+            let why = format!("its figures are those of another version: {error}");
+            Some(FoundProxy::Silent(status.name, why))
+        }
+        None if status.detail["addresses"].is_null() => {
+            Some(FoundProxy::Silent(status.name, "it is starting".to_owned()))
+        }
+        None => None,
+    }
+}
+
+/// The exit code of the worst of them, or [`NOT_FOUND`] without any.
+fn exit_code(found: &[FoundProxy]) -> u8 {
+    let state = |proxy: &FoundProxy| match proxy {
+        FoundProxy::Node(_, fleet) if fleet.problems.is_empty() => State::Healthy,
+        _ => State::Degraded,
+    };
+    found.iter().map(state).max().map_or(NOT_FOUND, State::exit_code)
+}
+
+fn as_json(found: &FoundProxy) -> Value {
+    match found {
+        FoundProxy::Node(proxy, fleet) => json!({ "proxy": proxy, "fleet": fleet }),
+        FoundProxy::Silent(proxy, why) => json!({ "proxy": proxy, "fleet": null, "problem": why }),
+    }
+}
+
+fn found_text(found: &FoundProxy) -> String {
+    match found {
+        FoundProxy::Node(proxy, fleet) => as_text(proxy, fleet),
+        FoundProxy::Silent(proxy, why) => format!(
+            "proxy {proxy}: it may be a node of a fleet, but does not say: {why}\n  what to do: see `nectary status`\n"
+        ),
+    }
 }
 
 fn as_text(proxy: &str, fleet: &FleetFigures) -> String {
@@ -104,7 +148,7 @@ fn state_text(fleet: &FleetFigures) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_host::Problem;
+    use nectary_host::{Problem, Status};
 
     fn figures() -> FleetFigures {
         let node = |name: &str, is_this| NodeFigures {
@@ -139,9 +183,29 @@ mod tests {
 
     #[test]
     fn worst_fleet_decides_the_exit_code() {
-        let wrong =
-            FleetFigures { problems: vec![Problem { what: String::new(), remedy: String::new() }], ..figures() };
-        assert_eq!(exit_code([].into_iter()), NOT_FOUND);
-        assert_eq!((exit_code([&figures()].into_iter()), exit_code([&figures(), &wrong].into_iter())), (0, 3));
+        let problems = vec![Problem { what: String::new(), remedy: String::new() }];
+        let node = |figures| FoundProxy::Node(String::new(), figures);
+        assert_eq!((exit_code(&[]), exit_code(&[node(figures())])), (NOT_FOUND, 0));
+        assert_eq!(exit_code(&[node(figures()), node(FleetFigures { problems, ..figures() })]), 3);
+    }
+
+    #[test]
+    fn silent_proxies_are_shown() {
+        let part = |socket: &str, status| found_in(Part { path: format!("/run/nectary/{socket}.sock").into(), status });
+        let absent = || Err(nectary_host::Error::Absent { path: "/run/nectary/x.sock".into() });
+        let proxy = |detail| Ok(Status { detail, ..Status::healthy("proxy", ":80") });
+        let found = [
+            part("proxy-:80", absent()),
+            part("proxy-:80", proxy(json!({ "addresses": null }))),
+            part("proxy-:80", proxy(json!({ "addresses": [], "fleet": { "fleet": 7 } }))),
+        ];
+        for (found, said) in found.into_iter().zip(["nothing is listening", "it is starting", "another version"]) {
+            let found = found.expect("it may be a node");
+            let text = found_text(&found);
+            assert!(text.contains(":80") && text.contains(said), "{text}");
+            assert_eq!((exit_code(&[found]), text.lines().count()), (3, 2));
+        }
+        let others = [part("volume-a", absent()), part("proxy-:80", proxy(json!({ "addresses": [] })))];
+        assert!(others.iter().all(Option::is_none) && part("a", Ok(Status::healthy("volume", "a"))).is_none());
     }
 }

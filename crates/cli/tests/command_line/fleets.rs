@@ -1,9 +1,35 @@
 //! A proxy with `[fleet]` as a process: what is wrong with its configuration, and what it says and does without etcd.
 
-use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 
 use crate::a_running_proxy::{Running, origin_for_one_request, status};
 use crate::common::{Ran, Scratch};
+
+/// The longest time that a test waits for something.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Calls a method of the proxy with a control socket in this directory, as soon as there is one.
+fn control(runtime: &Path, method: &str, params: Value) -> Value {
+    let begun = Instant::now();
+    loop {
+        let found = std::fs::read_dir(runtime).into_iter().flatten().flatten().map(|entry| entry.path());
+        let sockets = found.filter(|path| path.extension().is_some_and(|end| end == "sock"));
+        if let Some(mut stream) = sockets.filter_map(|path| UnixStream::connect(path).ok()).next() {
+            writeln!(stream, "{}", json!({ "method": method, "params": params })).expect("sent");
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line).expect("an answer");
+            return serde_json::from_str(&line).expect("JSON");
+        }
+        assert!(begun.elapsed() < WAIT_MAX, "no control socket in {}", runtime.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// A configuration with these lines in `[fleet]`, in the file `proxy.toml`.
 fn configuration(scratch: &Scratch, fleet: &str) {
@@ -63,4 +89,34 @@ fn node_without_etcd_asks_the_origin() {
     let log = proxy.stop_and_read();
     assert!(log.contains("stopped"), "{log}");
     assert!(scratch.run("fleet status").exits(4).text().starts_with("no proxy with [fleet] is running"));
+}
+
+/// Until it has joined, its origins would answer all requests, within a limit; and it does not know which keys a URL
+/// has.
+#[test]
+fn start_waits_for_the_fleet() {
+    let scratch = Scratch::new("fleet-start");
+    // It takes connections, and says nothing.
+    let etcd = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = etcd.local_addr().expect("bound");
+    configuration(&scratch, &format!("node = \"a\"\netcd = [\"http://{address}\"]\n"));
+    let (runtime, begun) = (scratch.file("run"), Instant::now());
+    let purging = std::thread::spawn(move || control(&runtime, "purge", json!({ "all": true })));
+    let proxy = Running::start_with_file(&scratch, "proxy.toml");
+    assert!(begun.elapsed() >= Duration::from_millis(2900), "it served after {:?}", begun.elapsed());
+    let said = purging.join().expect("an answer").to_string();
+    assert!(said.contains("this proxy starts"), "{said}");
+    proxy.stop();
+}
+
+/// The process before it may have been a node of a fleet.
+#[test]
+fn purges_here_need_no_fleet() {
+    let scratch = Scratch::new("purge-here");
+    let proxy = Running::start(&scratch, "--store ./s");
+    for method in ["purge-here", "purge"] {
+        let said = control(&scratch.file("run"), method, json!({ "all": true }));
+        assert!(said.get("ok").is_some(), "{method}: {said}");
+    }
+    proxy.stop();
 }

@@ -124,7 +124,7 @@ pub const FLEET: Table = Table {
             "SIZE",
             "\"64M\"",
             "\"16M\"",
-            "Size of the log of purges: 1M to 1G. A node that misses removed ones purges everything.",
+            "Size of the log, and of a minute's purges: 1M to 1G. A node that misses removed ones purges everything.",
         ),
         key("purge-log-age", "TIME", "\"1d\"", "\"12h\"", "How long purges stay in the log."),
     ]],

@@ -17,7 +17,8 @@ use super::messages::{
     RangeRequest, RequestOp, TxnRequest, TxnResponse, range_end,
 };
 use crate::records::{
-    FleetKey, FleetKeys, PurgeKey, read_identity, read_node, write_identity, write_node, write_purge, write_revision,
+    FleetKey, FleetKeys, PurgeKey, read_identity, read_node, read_process, write_claim, write_identity, write_node,
+    write_purge, write_revision,
 };
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -31,8 +32,36 @@ pub(super) struct FleetCalls {
     pub keys: FleetKeys,
     pub name: NodeName,
     pub run: u64,
+    /// Where people find this process.
+    process: String,
     /// The revision in which the identity of the fleet was created; transactions compare it.
     identity_created: AtomicI64,
+}
+
+/// Whether a lease was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeepResult {
+    /// It was, and the key of this node was there with it just before.
+    Kept,
+    /// It was, but no key of this node is there with it.
+    WithoutKey,
+    /// It has ended.
+    Ended,
+}
+
+/// Why this node has not joined.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum JoinError {
+    /// Another process has its name; where people find it.
+    Taken(String),
+    /// A text for the operator.
+    Other(String),
+}
+
+impl From<CallError> for JoinError {
+    fn from(error: CallError) -> JoinError {
+        JoinError::Other(error.to_string())
+    }
 }
 
 /// What became of a purge.
@@ -50,7 +79,7 @@ pub(super) enum AppendResult {
 
 impl FleetCalls {
     pub fn new(client: EtcdClient, keys: FleetKeys, name: NodeName, run: u64) -> FleetCalls {
-        FleetCalls { client, keys, name, run, identity_created: AtomicI64::new(0) }
+        FleetCalls { client, keys, name, run, process: this_process(), identity_created: AtomicI64::new(0) }
     }
 
     /// Asks for a lease. etcd chooses its number.
@@ -64,13 +93,25 @@ impl FleetCalls {
         Ok(granted.id)
     }
 
-    /// Keeps a lease; whether it was still there.
-    pub async fn keep(&self, lease: i64) -> Result<bool, CallError> {
-        let kept: LeaseKeepAliveResponse = self.client.call(KEEP, &LeaseRequest { id: lease }).await?;
+    /// Keeps a lease. A member of etcd that led, hangs and goes on keeps leases alone; but the read before it, at the
+    /// same member, needs a majority. Who leads since then has made all leases longer.
+    pub async fn keep(&self, lease: i64) -> Result<KeepResult, CallError> {
+        let member = self.client.channel().await?;
+        let key = self.key(&FleetKey::Node(self.name.clone()));
+        let compare = vec![self.same_fleet(), compare_lease(&key, lease)];
+        // Without an operation that reads, a member would answer alone.
+        let read = || vec![get(&key, true)];
+        let request = TxnRequest { compare, success: read(), failure: read() };
+        let found: TxnResponse = self.client.call_at(&member, TXN, &request).await?;
+        let kept: LeaseKeepAliveResponse = self.client.call_at(&member, KEEP, &LeaseRequest { id: lease }).await?;
         if kept.id != lease {
             return Err(CallError::broken("etcd has answered about another lease"));
         }
-        Ok(kept.ttl > 0)
+        Ok(match (kept.ttl > 0, found.succeeded) {
+            (true, true) => KeepResult::Kept,
+            (true, false) => KeepResult::WithoutKey,
+            (false, _) => KeepResult::Ended,
+        })
     }
 
     /// Ends a lease.
@@ -79,38 +120,39 @@ impl FleetCalls {
         Ok(())
     }
 
-    /// Puts the keys of this node; returns the identity of the fleet. *Errors*: a text for the operator.
-    pub async fn join(&self, lease: i64, node: &FleetNode, mark: AppliedMark) -> Result<u128, String> {
-        let text = |error: CallError| error.to_string();
-        let identity = self.identity().await.map_err(text)?;
+    /// Puts the keys of this node; returns the identity of the fleet.
+    pub async fn join(&self, lease: i64, node: &FleetNode, mark: AppliedMark) -> Result<u128, JoinError> {
+        let identity = self.identity().await?;
         let applied = if mark.fleet == identity { mark.revision } else { 0 };
         let node_key = self.key(&FleetKey::Node(self.name.clone()));
         let puts = || {
             let applied_key = self.key(&FleetKey::Applied(self.name.clone()));
-            vec![put(&node_key, write_node(node), lease), put(&applied_key, write_revision(applied), lease)]
+            vec![
+                put(&node_key, write_node(node, &self.process), lease),
+                put(&applied_key, write_revision(applied), lease),
+            ]
         };
         let absent = vec![self.same_fleet(), compare_created(&node_key, EQUAL, 0)];
         let failure = vec![get(&node_key, false)];
-        let joined = self.txn(TxnRequest { compare: absent, success: puts(), failure }).await.map_err(text)?;
+        let joined = self.txn(TxnRequest { compare: absent, success: puts(), failure }).await?;
         if joined.succeeded {
             return Ok(identity);
         }
         let Some(found) = kvs(&joined, 0).first().cloned() else {
-            return Err("the identity of the fleet has changed meanwhile".to_owned());
+            return Err(JoinError::Other("the identity of the fleet has changed meanwhile".to_owned()));
         };
         let other = read_node(self.name.clone(), 0, &found.value);
         if other.as_ref().is_none_or(|other| other.run != node.run) {
-            let place = other.map(|other| other.address).filter(|address| !address.is_empty());
-            let place = place.unwrap_or_else(|| "an unknown address".to_owned());
-            return Err(format!(
-                "another process, at {place}, is the node {}: stop it, or wait until its lease has ended",
-                self.name
-            ));
+            // So that the other one can say it, too. If that fails, the next attempt may do it.
+            let claim = put(&self.key(&FleetKey::Claim(self.name.clone())), write_claim(&self.process), lease);
+            let _ = self.txn(TxnRequest { success: vec![claim], ..TxnRequest::default() }).await;
+            let process = Some(read_process(&found.value)).filter(|process| !process.is_empty());
+            return Err(JoinError::Taken(process.unwrap_or_else(|| "of an earlier version".to_owned())));
         }
         // The key is of this process, with an earlier lease, or an attempt whose answer was lost.
         let same = vec![self.same_fleet(), compare_modified(&node_key, found.mod_revision)];
-        let again = self.txn(TxnRequest { compare: same, success: puts(), failure: Vec::new() }).await.map_err(text)?;
-        if again.succeeded { Ok(identity) } else { Err("the key of this node changes".to_owned()) }
+        let again = self.txn(TxnRequest { compare: same, success: puts(), failure: Vec::new() }).await?;
+        if again.succeeded { Ok(identity) } else { Err(JoinError::Other("the key of this node changes".to_owned())) }
     }
 
     /// The identity of the fleet, which is made if there is none.
@@ -135,8 +177,8 @@ impl FleetCalls {
     pub async fn rewrite(&self, lease: i64, node: &FleetNode) -> Result<(), CallError> {
         let key = self.key(&FleetKey::Node(self.name.clone()));
         let compare = vec![self.same_fleet(), compare_lease(&key, lease)];
-        self.txn(TxnRequest { compare, success: vec![put(&key, write_node(node), lease)], failure: Vec::new() })
-            .await?;
+        let success = vec![put(&key, write_node(node, &self.process), lease)];
+        self.txn(TxnRequest { compare, success, failure: Vec::new() }).await?;
         Ok(())
     }
 
@@ -150,14 +192,14 @@ impl FleetCalls {
     }
 
     /// The key of a purge, and its value; `None` if it is out of bounds.
-    pub fn purge_key(&self, number: u64, accepted_s: u32, purge: &FleetPurge) -> Option<(PurgeKey, Vec<u8>)> {
-        let value = write_purge(purge)?;
+    pub fn purge_key(&self, number: u64, accepted_s: u32, purge: &FleetPurge) -> Option<(PurgeKey, Bytes)> {
+        let value = Bytes::from(write_purge(purge)?);
         let value_bytes = u32::try_from(value.len()).ok()?;
         Some((PurgeKey { node: self.name.clone(), run: self.run, number, accepted_s, value_bytes }, value))
     }
 
     /// Appends a purge under its key, once.
-    pub async fn append(&self, key: PurgeKey, value: Vec<u8>) -> Result<AppendResult, CallError> {
+    pub async fn append(&self, key: PurgeKey, value: Bytes) -> Result<AppendResult, CallError> {
         let key = self.key(&FleetKey::Purge(key));
         let living = || prefix(&self.keys.nodes(), true);
         let request = TxnRequest {
@@ -205,7 +247,7 @@ pub(super) fn kvs(response: &TxnResponse, number: usize) -> &[KeyValue] {
     }
 }
 
-pub(super) fn put(key: &Bytes, value: Vec<u8>, lease: i64) -> RequestOp {
+pub(super) fn put(key: &Bytes, value: impl Into<Bytes>, lease: i64) -> RequestOp {
     RequestOp { operation: Some(Operation::Put(PutRequest { key: key.clone(), value: value.into(), lease })) }
 }
 
@@ -239,6 +281,12 @@ pub(super) fn compare_modified(key: &Bytes, revision: i64) -> Compare {
 /// Compares the lease of a key; that of an absent key is 0.
 fn compare_lease(key: &Bytes, lease: i64) -> Compare {
     Compare { result: EQUAL, target: LEASE, key: key.clone(), value: Some(ComparedValue::Lease(lease)) }
+}
+
+/// Where people find this process.
+fn this_process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("host {}, process {}", host.trim(), std::process::id())
 }
 
 /// A random number that is not 0.

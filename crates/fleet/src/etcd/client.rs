@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nectary_host::tls::ClientTls;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::etcd_tls::EtcdTls;
 use super::grpc::{CallError, Channel, IncomingMessages};
 use crate::options::EtcdEndpoint;
 
 /// A client of etcd. Calls share a connection.
 pub struct EtcdClient {
     endpoints: Vec<EtcdEndpoint>,
-    tls: Option<ClientTls>,
+    tls: Option<Arc<EtcdTls>>,
     /// How long a call, or a connection, may take.
     time_max: Duration,
     state: Mutex<ClientState>,
@@ -35,18 +35,28 @@ struct ClientState {
 
 impl EtcdClient {
     /// A client of these members, at least one. It connects with the first call.
-    pub fn new(endpoints: Vec<EtcdEndpoint>, tls: Option<ClientTls>, time_max: Duration) -> EtcdClient {
+    pub fn new(endpoints: Vec<EtcdEndpoint>, tls: Option<EtcdTls>, time_max: Duration) -> EtcdClient {
         let (state, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
-        EtcdClient { endpoints, tls, time_max, state, connecting }
+        EtcdClient { endpoints, tls: tls.map(Arc::new), time_max, state, connecting }
     }
 
     /// Calls a method. After a failure the next call goes to another member. *Cancel safety*: the request may have been
     /// acted upon.
     pub async fn call<Q: Message, P: Message + Default>(&self, path: &str, request: &Q) -> Result<P, CallError> {
         let channel = self.channel().await?;
+        self.call_at(&channel, path, request).await
+    }
+
+    /// Calls a method at the member of a connection, as [`call`](EtcdClient::call) does.
+    pub async fn call_at<Q: Message, P: Message + Default>(
+        &self,
+        channel: &Arc<Channel>,
+        path: &str,
+        request: &Q,
+    ) -> Result<P, CallError> {
         let called = timeout(self.time_max, channel.call(path, request)).await;
         let result = called.unwrap_or_else(|_| Err(CallError::broken("etcd has not answered in time")));
-        self.judge(&channel, result.as_ref().err());
+        self.judge(channel, result.as_ref().err());
         result
     }
 
@@ -76,7 +86,8 @@ impl EtcdClient {
         }
     }
 
-    async fn channel(&self) -> Result<Arc<Channel>, CallError> {
+    /// A connection to a member. *Errors*: none can be reached.
+    pub async fn channel(&self) -> Result<Arc<Channel>, CallError> {
         if let Some(channel) = self.current() {
             return Ok(channel);
         }
@@ -94,7 +105,14 @@ impl EtcdClient {
             };
             // All members together may take twice the time, however many they are.
             let time = (self.time_max * 2 / self.endpoints.len() as u32).min(self.time_max);
-            match timeout(time, Channel::connect(endpoint, self.tls.as_ref(), self.time_max)).await {
+            let connecting = async {
+                let tls = match &self.tls {
+                    Some(tls) if endpoint.has_tls => Some(EtcdTls::current(tls).await),
+                    _ => None,
+                };
+                Channel::connect(endpoint, tls.as_ref(), self.time_max).await
+            };
+            match timeout(time, connecting).await {
                 Ok(Ok(channel)) => {
                     let channel = Arc::new(channel);
                     self.state().channel = Some(channel.clone());

@@ -8,20 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use nectary_host::clock::since_boot;
 use nectary_host::fleet::{
     FleetError, FleetFigures, FleetGate, FleetPurge, FleetView, Later, LoggedPurge, Membership, NodeName, OwnerOrder,
     PeerMessage, PurgeOutcome, PurgeStore, PurgeWish, RulesHash,
 };
 use nectary_host::log::{self, Level};
-use nectary_host::tls::ClientTls;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::calls::{AppendResult, FleetCalls, random_u64};
+use super::calls::{AppendResult, FleetCalls, JoinError, KeepResult, random_u64};
 use super::client::EtcdClient;
+use super::etcd_tls::EtcdTls;
+use super::pauses::PauseWatch;
 use crate::machine::{FleetAction, FleetEvent, FleetMachine};
 use crate::options::{EtcdEndpoint, FleetOptions, TlsFiles};
 use crate::records::{FleetKeys, PurgeKey};
@@ -92,13 +94,8 @@ impl EtcdFleet {
         tls: &TlsFiles,
         store: Arc<dyn PurgeStore>,
     ) -> Result<Arc<EtcdFleet>, String> {
-        let identity = tls.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-        let tls = match endpoints.iter().any(|endpoint| endpoint.has_tls) {
-            true => {
-                Some(ClientTls::load_for(tls.ca.as_deref(), identity, Some(b"h2")).map_err(|error| error.to_string())?)
-            }
-            false => None,
-        };
+        let has_tls = endpoints.iter().any(|endpoint| endpoint.has_tls);
+        let tls = has_tls.then(|| EtcdTls::load(tls.clone())).transpose()?;
         let run = random_u64();
         let limits = options.limits.clone();
         let call_time = (limits.lease / 4).max(CALL_TIME_MIN);
@@ -133,6 +130,7 @@ impl EtcdFleet {
             replies: HashMap::new(),
             keys: HashMap::new(),
             tickets: 0,
+            pauses: PauseWatch::new(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the fleet's thread: {error}"))?;
@@ -227,8 +225,9 @@ struct Driver {
     watching: Option<Watching>,
     replies: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
     /// The key and the value of each purge that is not known to be in the log.
-    keys: HashMap<u64, (PurgeKey, Vec<u8>)>,
+    keys: HashMap<u64, (PurgeKey, Bytes)>,
     tickets: u64,
+    pauses: PauseWatch,
 }
 
 impl Driver {
@@ -254,6 +253,7 @@ impl Driver {
                 }
                 _ = ticks.tick() => self.take(FleetEvent::Tick),
             }
+
             while self.tasks.try_join_next().is_some() {}
         }
     }
@@ -279,8 +279,17 @@ impl Driver {
         self.take(FleetEvent::PurgeRequested { ticket: self.tickets, purge, wish });
     }
 
-    /// Gives the machine an event, sets what others see, and begins what it wants.
+    /// Gives the machine an event, after a pause of the host that came before it.
     fn take(&mut self, event: FleetEvent) {
+        if let Some(time) = self.pauses.look() {
+            note(&format!("the clock of the day went on by {time:?} alone, as if this host had stood still"));
+            self.take_next(FleetEvent::Paused { time });
+        }
+        self.take_next(event);
+    }
+
+    /// Gives the machine an event, sets what others see, and begins what it wants.
+    fn take_next(&mut self, event: FleetEvent) {
         if let FleetEvent::Appended { ticket, .. } = &event {
             self.keys.remove(ticket);
         }
@@ -320,8 +329,9 @@ impl Driver {
             FleetAction::KeepLease { lease } => self.spawn(async move {
                 let asked = since_boot();
                 Some(match calls.keep(lease).await {
-                    Ok(true) => FleetEvent::LeaseKept { lease, asked },
-                    Ok(false) => FleetEvent::LeaseEnded { lease },
+                    Ok(KeepResult::Kept) => FleetEvent::LeaseKept { lease, asked },
+                    Ok(KeepResult::WithoutKey) => FleetEvent::KeyMissing { lease, asked },
+                    Ok(KeepResult::Ended) => FleetEvent::LeaseEnded { lease },
                     Err(error) => FleetEvent::LeaseFailed { why: error.to_string() },
                 })
             }),
@@ -333,7 +343,8 @@ impl Driver {
             FleetAction::Join { lease, node, mark } => self.spawn(async move {
                 Some(match calls.join(lease, &node, mark).await {
                     Ok(identity) => FleetEvent::Joined { lease, identity },
-                    Err(why) => FleetEvent::JoinFailed { why },
+                    Err(JoinError::Taken(process)) => FleetEvent::NameTaken { process },
+                    Err(JoinError::Other(why)) => FleetEvent::JoinFailed { why },
                 })
             }),
             FleetAction::Rewrite { lease, node } => self.spawn(async move {
@@ -444,4 +455,52 @@ fn note(text: &str) {
 /// The time in seconds since 1970.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{FleetRules, LogSnapshot};
+    use nectary_host::fleet::{AppliedMark, FleetNode, Standing};
+
+    /// A machine that is a member.
+    fn member(name: &NodeName) -> FleetMachine {
+        let (zone, address, rules) = (String::new(), String::new(), RulesHash(1));
+        let own = FleetNode { name: name.clone(), address, zone, weight: 1, rules, run: 1, since: 0 };
+        let mut machine = FleetMachine::new(FleetRules::default(), own.clone(), AppliedMark::NONE);
+        let nodes = vec![(FleetNode { since: 1, ..own }, 0)];
+        for event in [
+            FleetEvent::Tick,
+            FleetEvent::LeaseGranted { lease: 1, asked: since_boot() },
+            FleetEvent::Joined { lease: 1, identity: 7 },
+            FleetEvent::LogRead(LogSnapshot { identity: 7, nodes, through: 2, ..LogSnapshot::default() }),
+            FleetEvent::BatchApplied { batch: 1 },
+        ] {
+            machine.on_event(since_boot(), event);
+        }
+        machine
+    }
+
+    /// The thread may have looked just before somebody left.
+    #[test]
+    fn leaving_keeps_the_gate_shut() {
+        let name = NodeName::new("a").expect("a name");
+        let machine = member(&name);
+        let view = machine.view().clone();
+        let shared = Shared {
+            fleet: String::new(),
+            gate: Arc::new(FleetGate::new()),
+            shares: watch::Sender::new(Arc::new(FleetShares::new(view.clone(), &name))),
+            name,
+            views: watch::Sender::new(view),
+            applied: watch::Sender::new(0),
+            machine: Mutex::new(machine),
+            is_leaving: AtomicBool::new(false),
+        };
+        shared.set_gate(&shared.machine());
+        assert_eq!(shared.gate.standing(), Standing::Member);
+        shared.is_leaving.store(true, Ordering::Release);
+        shared.set_gate(&shared.machine());
+        assert_eq!(shared.gate.standing(), Standing::ValidateOnly);
+    }
 }

@@ -6,8 +6,10 @@
 mod calls;
 mod client;
 mod driver;
+mod etcd_tls;
 mod grpc;
 mod messages;
+mod pauses;
 mod reading;
 #[cfg(test)]
 mod tests;

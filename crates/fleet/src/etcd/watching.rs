@@ -16,8 +16,8 @@ use super::messages::{
     EVENT_DELETE, Event, WatchCreateRequest, WatchKind, WatchProgressRequest, WatchRequest, WatchResponse, range_end,
 };
 use super::reading::unsigned;
-use crate::machine::{FleetEvent, LogChange};
-use crate::records::{FleetKey, read_identity, read_revision};
+use crate::machine::{FleetEvent, LogChange, WatchEnd};
+use crate::records::{FleetKey, read_claim, read_identity, read_revision};
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
@@ -28,7 +28,8 @@ impl FleetCalls {
             Ok(ended) => ended,
             Err(error) => {
                 let is_compacted = error.status == Some(OUT_OF_RANGE);
-                FleetEvent::WatchEnded { is_compacted, why: error.to_string() }
+                let end = if is_compacted { WatchEnd::Compacted } else { WatchEnd::Broken };
+                FleetEvent::WatchEnded { end, why: error.to_string() }
             }
         }
     }
@@ -68,15 +69,16 @@ impl FleetCalls {
                 }
             };
             if response.canceled || response.compact_revision > 0 {
-                let is_compacted = response.compact_revision > 0;
-                let why =
-                    if is_compacted { "etcd has compacted its history".to_owned() } else { response.cancel_reason };
-                return Ok(FleetEvent::WatchEnded { is_compacted, why });
+                let (end, why) = match response.compact_revision > 0 {
+                    true => (WatchEnd::Compacted, "etcd has compacted its history".to_owned()),
+                    false => (WatchEnd::Broken, response.cancel_reason),
+                };
+                return Ok(FleetEvent::WatchEnded { end, why });
             }
             // A watch from a revision that is yet to come would leave out what comes before it.
             if response.created && !self.is_same_etcd(through).await? {
                 let why = "etcd is another one, or older: it was restored from a backup".to_owned();
-                return Ok(FleetEvent::WatchEnded { is_compacted: true, why });
+                return Ok(FleetEvent::WatchEnded { end: WatchEnd::OtherEtcd, why });
             }
             let last = response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| unsigned(kv.mod_revision));
             through = through.max(last.max().unwrap_or(0));
@@ -96,12 +98,14 @@ impl FleetCalls {
                 FleetKey::Node(name) => Some(LogChange::NodeGone(name)),
                 FleetKey::Identity => Some(LogChange::Identity(None)),
                 // A purge is removed with the floor, and what a node has applied with the node.
-                FleetKey::Purge(_) | FleetKey::Applied(_) | FleetKey::Floor => None,
+                FleetKey::Purge(_) | FleetKey::Applied(_) | FleetKey::Claim(_) | FleetKey::Floor => None,
             };
         }
         match key {
             FleetKey::Node(_) => self.node_of(found).map(LogChange::Node),
             FleetKey::Applied(name) => Some(LogChange::Applied(name, read_revision(&found.value)?)),
+            FleetKey::Claim(name) if name == self.name => read_claim(&found.value).map(LogChange::Claimed),
+            FleetKey::Claim(_) => None,
             FleetKey::Purge(_) => self.logged(found).map(LogChange::Purge),
             FleetKey::Floor => Some(LogChange::Floor(read_revision(&found.value)?)),
             FleetKey::Identity => Some(LogChange::Identity(read_identity(&found.value))),

@@ -20,7 +20,7 @@ pub enum FleetEvent {
         /// When the request was sent.
         asked: Duration,
     },
-    /// etcd has kept a lease.
+    /// etcd has kept a lease, and had the key of this node with it just before.
     LeaseKept {
         /// Its number.
         lease: i64,
@@ -31,6 +31,18 @@ pub enum FleetEvent {
     LeaseEnded {
         /// Its number.
         lease: i64,
+    },
+    /// etcd has kept a lease, but has no key of this node with it.
+    KeyMissing {
+        /// Its number.
+        lease: i64,
+        /// When the request was sent.
+        asked: Duration,
+    },
+    /// The host stood still for this time, by the clock of the day alone: the other clock does not know of it.
+    Paused {
+        /// How long.
+        time: Duration,
     },
     /// A lease was not granted or kept, or there was no answer in time.
     LeaseFailed {
@@ -46,8 +58,13 @@ pub enum FleetEvent {
     },
     /// The node's key is not there, or that is not known.
     JoinFailed {
-        /// Why; that another process has the name, for example.
+        /// Why.
         why: String,
+    },
+    /// Another process is the node of this name.
+    NameTaken {
+        /// Which one, for people.
+        process: String,
     },
     /// The log was read.
     LogRead(LogSnapshot),
@@ -65,8 +82,8 @@ pub enum FleetEvent {
     },
     /// The watch has ended.
     WatchEnded {
-        /// Whether etcd no longer has the changes that it would have to begin with.
-        is_compacted: bool,
+        /// What this node has missed.
+        end: WatchEnd,
         /// Why.
         why: String,
     },
@@ -129,7 +146,9 @@ pub enum FleetEvent {
 pub enum FleetAction {
     /// Ask for a lease. Ends with `LeaseGranted` or `LeaseFailed`.
     GrantLease,
-    /// Keep a lease. Ends with `LeaseKept`, `LeaseEnded` or `LeaseFailed`.
+    /// Read whether the key of this node is there with a lease, and then keep it, at the same member of etcd: that one
+    /// may not know that it leads no longer, and answer alone, but not to the read. Ends with `LeaseKept`,
+    /// `LeaseEnded`, `KeyMissing` or `LeaseFailed`.
     KeepLease {
         /// Its number.
         lease: i64,
@@ -139,7 +158,7 @@ pub enum FleetAction {
         /// Its number.
         lease: i64,
     },
-    /// Put the keys of the node. Ends with `Joined` or `JoinFailed`.
+    /// Put the keys of the node. Ends with `Joined`, `NameTaken` or `JoinFailed`.
     Join {
         /// The lease of the keys.
         lease: i64,
@@ -212,6 +231,17 @@ pub enum FleetAction {
     Note(String),
 }
 
+/// Why a watch has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchEnd {
+    /// It was broken: another one can go on.
+    Broken,
+    /// etcd no longer has the changes that come next.
+    Compacted,
+    /// etcd is another one, or older than what was seen.
+    OtherEtcd,
+}
+
 /// A change, as a watch brings it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LogChange {
@@ -227,6 +257,8 @@ pub enum LogChange {
     Floor(u64),
     /// The fleet has another identity, or none.
     Identity(Option<u128>),
+    /// Another process, which people can find by this, would be the node of this name.
+    Claimed(String),
 }
 
 /// The fleet at one revision.

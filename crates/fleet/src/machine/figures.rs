@@ -13,6 +13,9 @@ use crate::shares::FleetShares;
 /// A node that has not applied a purge for this long is shown.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
+/// A process that has the name of this node, and says so again and again, is shown for this long.
+const CLAIM_TIME: Duration = Duration::from_secs(10);
+
 /// What this process has done.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -98,11 +101,22 @@ impl FleetMachine {
         match self.state(now) {
             FleetState::Away => add(
                 format!("fleet: this node is not a member: {}", why(&self.lease.trouble)),
-                "see whether etcd is up and reachable from here; meanwhile little is served from the store",
+                match self.lease.is_name_taken {
+                    true => {
+                        "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`"
+                    }
+                    false => {
+                        "see whether etcd is up and reachable from here; meanwhile little is served from the store"
+                    }
+                },
             ),
             FleetState::RulesDiffer => add(
                 "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
                 "give all nodes the same sites and routes, and reload them",
+            ),
+            FleetState::CatchingUp if !self.log.is_read => add(
+                "fleet: this node reads the log of purges, before it serves".to_owned(),
+                "wait; if it does not end, see whether etcd is up and reachable from here",
             ),
             FleetState::CatchingUp => add(
                 format!("fleet: this node applies {} purges that it missed, before it serves", self.log.behind()),
@@ -118,6 +132,12 @@ impl FleetMachine {
         }
         if let Some(trouble) = &self.log.trouble {
             add(format!("fleet: {trouble}"), "see whether etcd is up and reachable from here");
+        }
+        if let Some((process, _)) = self.lease.claim.as_ref().filter(|(_, at)| now < *at + CLAIM_TIME) {
+            add(
+                format!("fleet: another process ({process}) would be the node {}, too", self.own.name),
+                "give it another `node` in [fleet], or stop it",
+            );
         }
         let others = self.nodes.values().filter(|known| known.node.name != self.own.name);
         for known in others.filter(|known| known.behind_since.is_some_and(|since| now > since + BEHIND_MAX)) {

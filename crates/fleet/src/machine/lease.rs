@@ -40,6 +40,14 @@ pub(super) struct LeasePart {
     was_member: bool,
     /// Why there is no membership.
     pub trouble: Option<String>,
+    /// Whether it is because another process has the name of this node.
+    pub is_name_taken: bool,
+    /// Another process that would be this node, and when it last said so.
+    pub claim: Option<(String, Duration)>,
+    /// Whether this node had joined when the request to keep the lease was sent.
+    was_joined: bool,
+    /// When the host last went on after it had stood still.
+    paused_at: Duration,
 }
 
 /// A pause that grows.
@@ -75,12 +83,14 @@ impl FleetMachine {
         if self.is_leaving || self.lease.held.is_some() {
             return self.actions.push_back(FleetAction::RevokeLease { lease });
         }
+        let asked = self.counted(asked);
         self.lease.held = Some(HeldLease { lease, asked });
         self.lease.keep_at = asked + self.rules.lease / 4;
     }
 
     pub(super) fn on_lease_kept(&mut self, lease: i64, asked: Duration) {
         self.lease.is_asking = false;
+        let asked = self.counted(asked);
         if let Some(held) = self.lease.held.as_mut().filter(|held| held.lease == lease) {
             held.asked = held.asked.max(asked);
             self.lease.keep_at = held.asked + self.rules.lease / 4;
@@ -89,6 +99,32 @@ impl FleetMachine {
                 self.lease.trouble = None;
             }
         }
+    }
+
+    pub(super) fn on_key_missing(&mut self, lease: i64, asked: Duration) {
+        let is_lost = self.lease.was_joined && self.lease.held.is_some_and(|held| held.lease == lease);
+        if !is_lost {
+            // It was no node of the fleet yet.
+            return self.on_lease_kept(lease, asked);
+        }
+        self.lease.is_asking = false;
+        self.lease.trouble = Some("the key of this node is not in etcd".to_owned());
+        self.abandon_lease();
+    }
+
+    /// The clock of leases stood still while etcd's went on, so the lease counts from so much earlier. What was
+    /// requested before does not count.
+    pub(super) fn on_paused(&mut self, now: Duration, time: Duration) {
+        if let Some(held) = &mut self.lease.held {
+            held.asked = held.asked.saturating_sub(time);
+        }
+        self.lease.served_from = self.lease.served_from.map(|asked| asked.saturating_sub(time));
+        (self.lease.paused_at, self.lease.keep_at) = (now, Duration::ZERO);
+    }
+
+    /// When a request was sent, as a lease counts from it.
+    fn counted(&self, asked: Duration) -> Duration {
+        if asked < self.lease.paused_at { Duration::ZERO } else { asked }
     }
 
     pub(super) fn on_lease_ended(&mut self, lease: i64) {
@@ -102,7 +138,7 @@ impl FleetMachine {
     pub(super) fn on_lease_failed(&mut self, now: Duration, why: String) {
         self.lease.is_asking = false;
         self.lease.retry.failed(now, &self.rules);
-        self.lease.trouble = Some(why);
+        (self.lease.trouble, self.lease.is_name_taken) = (Some(why), false);
     }
 
     pub(super) fn on_joined(&mut self, now: Duration, lease: i64, identity: u128) {
@@ -111,7 +147,7 @@ impl FleetMachine {
             return;
         }
         self.lease.is_joined = true;
-        self.lease.trouble = None;
+        (self.lease.trouble, self.lease.is_name_taken) = (None, false);
         self.lease.retry.succeeded();
         if self.identity != identity {
             self.forget_fleet();
@@ -123,7 +159,12 @@ impl FleetMachine {
     pub(super) fn on_join_failed(&mut self, now: Duration, why: String) {
         self.lease.is_joining = false;
         self.lease.retry.failed(now, &self.rules);
-        self.lease.trouble = Some(why);
+        (self.lease.trouble, self.lease.is_name_taken) = (Some(why), false);
+    }
+
+    pub(super) fn on_name_taken(&mut self, now: Duration, process: &str) {
+        self.on_join_failed(now, format!("another process ({process}) is the node {}", self.own.name));
+        self.lease.is_name_taken = true;
     }
 
     /// The lease is no more, so this node is no member until it has joined and caught up again.
@@ -131,6 +172,7 @@ impl FleetMachine {
         self.lease.held = None;
         self.lease.is_joined = false;
         self.log.is_read = false;
+        self.log.must_read = false;
         self.log.is_publishing = false;
     }
 
@@ -167,6 +209,7 @@ impl FleetMachine {
             }
             Some(held) if !self.lease.is_asking && now >= self.lease.keep_at && is_due && !self.stands_still(now) => {
                 self.lease.is_asking = true;
+                self.lease.was_joined = self.lease.is_joined;
                 self.actions.push_back(FleetAction::KeepLease { lease: held.lease });
             }
             _ => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nectary_host::fleet::{AppliedMark, FleetNode, FleetPurge, LoggedPurge, RulesRecord};
 
-use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals};
+use super::event::{FleetAction, LogChange, LogSnapshot, LogTotals, WatchEnd};
 use super::lease::RetryPause;
 use super::{FleetMachine, KnownNode, purge_bytes};
 
@@ -19,8 +19,11 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const RECENT_MAX: usize = 4096;
 /// The shortest time from one message to the others to the next.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
-/// The time from one look at the size of the log to the next.
+/// The time from one look at the size of the log to the next, and the shortest, if it is too large.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
+const REVIEW_INTERVAL_MIN: Duration = Duration::from_secs(5);
+/// The purges that may wait until they are applied; more become one purge of everything. *Units*: bytes, about.
+const PENDING_BYTES_MAX: usize = 64 << 20;
 
 /// A batch that is being applied.
 #[derive(Debug)]
@@ -35,8 +38,9 @@ struct Batch {
 pub(super) struct LogPart {
     /// What the store has applied.
     pub mark: AppliedMark,
-    /// Purges that are to be applied, by revision.
+    /// Purges that are to be applied, by revision, and their bytes, about.
     pub pending: VecDeque<LoggedPurge>,
+    pending_bytes: usize,
     /// The revision of the newest purge that is known.
     pub newest: u64,
     pub floor: u64,
@@ -45,8 +49,12 @@ pub(super) struct LogPart {
     /// Since when the oldest purge waits that is not applied.
     pub behind_since: Option<Duration>,
     pub totals: LogTotals,
+    /// The bytes of purges that were seen since the log was last looked at.
+    pub brought_bytes: u64,
     /// Whether the log was read after the last join.
     pub is_read: bool,
+    /// Whether it must be read once more, as a watch cannot go on. The node is a member meanwhile: purges wait for it.
+    pub must_read: bool,
     /// The revision that must be applied before this node serves.
     pub must_reach: u64,
     /// No change up to this revision is missing.
@@ -71,7 +79,7 @@ pub(super) struct LogPart {
     pub is_publishing: bool,
     publish_at: Duration,
     publish_retry: RetryPause,
-    review_at: Duration,
+    reviewed_at: Option<Duration>,
     /// When the key of this node is put again, if it has other rules than the node.
     pub rewrite_at: Duration,
     pub trouble: Option<String>,
@@ -82,12 +90,15 @@ impl LogPart {
         LogPart {
             mark,
             pending: VecDeque::new(),
+            pending_bytes: 0,
             newest: 0,
             floor: 0,
             recent: VecDeque::new(),
             behind_since: None,
             totals: LogTotals::default(),
+            brought_bytes: 0,
             is_read: false,
+            must_read: false,
             must_reach: 0,
             seen: 0,
             applying: None,
@@ -105,7 +116,7 @@ impl LogPart {
             is_publishing: false,
             publish_at: Duration::ZERO,
             publish_retry: RetryPause::default(),
-            review_at: Duration::ZERO,
+            reviewed_at: None,
             rewrite_at: Duration::ZERO,
             trouble: None,
         }
@@ -123,9 +134,10 @@ impl LogPart {
 }
 
 impl FleetMachine {
-    /// Reads the log, as this node has joined or a watch cannot go on.
+    /// Reads the log, as this node has joined.
     pub(super) fn begin_reading(&mut self, now: Duration) {
         self.log.is_read = false;
+        self.log.must_read = false;
         self.log.is_read_outdated = self.log.is_reading;
         self.log.has_read_failed = false;
         self.log.is_watching = false;
@@ -137,7 +149,7 @@ impl FleetMachine {
     /// Forgets what it knows of an earlier fleet: its revisions say nothing about another one.
     pub(super) fn forget_fleet(&mut self) {
         self.nodes.clear();
-        self.log.pending.clear();
+        self.clear_pending();
         self.log.recent.clear();
         self.log.behind_since = None;
         self.log.must_mark = None;
@@ -157,6 +169,10 @@ impl FleetMachine {
             self.note("fleet: its identity was changed in etcd: this node joins again");
             return self.abandon_lease();
         }
+        if !nodes.iter().any(|(node, _)| node.name == self.own.name && node.run == self.own.run) {
+            self.lease.trouble = Some("the key of this node is not in etcd".to_owned());
+            return self.abandon_lease();
+        }
         // A revision of the future is damage: a node that said it has not, and purges below such a floor are gone.
         let known = |(node, applied): (FleetNode, u64)| {
             let applied = if applied > through { 0 } else { applied };
@@ -167,21 +183,25 @@ impl FleetMachine {
         let floor = floor.min(through);
         self.log.floor = floor;
         self.log.newest = newest.max(floor);
-        self.log.must_reach = self.log.newest;
-        self.take_purges(now, purges);
+        let is_whole = self.take_purges(now, purges);
+        // Purges that came since the join wait for this node, so it may serve before it has applied them.
+        if !self.log.is_read || !is_whole {
+            self.log.must_reach = self.log.newest;
+        }
         if !self.has_applied(self.log.must_reach) {
             // It knows what it must not serve.
             self.lease.served_from = None;
         }
-        self.log.is_read = true;
+        (self.log.is_read, self.log.must_read) = (true, false);
         self.log.seen = through;
         self.requests.must_settle = true;
         self.log.heard = now;
         self.watch();
     }
 
-    /// Puts what was read into the queue, or a purge of everything if something may be missing.
-    fn take_purges(&mut self, now: Duration, purges: Vec<LoggedPurge>) {
+    /// Puts what was read into the queue, or a purge of everything if something may be missing; returns whether nothing
+    /// is.
+    fn take_purges(&mut self, now: Duration, purges: Vec<LoggedPurge>) -> bool {
         let (mark, newest) = (self.log.mark, self.log.newest);
         let here = AppliedMark { fleet: self.identity, revision: newest, rules: self.rules_record() };
         let missed = match mark {
@@ -193,16 +213,33 @@ impl FleetMachine {
             _ => None,
         };
         if let Some(why) = missed {
-            self.log.pending.clear();
-            self.log.pending.push_back(LoggedPurge { revision: newest, purge: FleetPurge::EVERYTHING });
-            self.log.behind_since = self.log.behind_since.or(Some(now));
-            self.counts.everything_purged += 1;
-            return self.note(format!("fleet: this node purges everything: {why}"));
+            self.purge_everything(now, newest, why);
+            return false;
         }
         if mark == AppliedMark::NONE && purges.is_empty() {
             self.log.must_mark = Some(here);
         }
         purges.into_iter().for_each(|purge| self.queue_purge(now, purge));
+        true
+    }
+
+    /// Queues a purge of everything in place of those that wait.
+    fn purge_everything(&mut self, now: Duration, revision: u64, why: &str) {
+        self.clear_pending();
+        self.push_pending(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
+        self.log.behind_since = self.log.behind_since.or(Some(now));
+        self.counts.everything_purged += 1;
+        self.note(format!("fleet: this node purges everything: {why}"));
+    }
+
+    fn push_pending(&mut self, purge: LoggedPurge) {
+        self.log.pending_bytes += purge_bytes(&purge);
+        self.log.pending.push_back(purge);
+    }
+
+    fn clear_pending(&mut self) {
+        self.log.pending.clear();
+        self.log.pending_bytes = 0;
     }
 
     /// Queues a purge, unless it is there already.
@@ -218,10 +255,15 @@ impl FleetMachine {
         let applying = self.log.applying.as_ref().filter(|batch| batch.mark.fleet == self.identity);
         let known = applied.max(applying.map_or(0, |batch| batch.mark.revision));
         let known = known.max(self.log.pending.back().map_or(0, |last| last.revision));
-        if purge.revision > known {
-            self.log.pending.push_back(purge);
-            self.log.behind_since = self.log.behind_since.or(Some(now));
+        if purge.revision <= known {
+            return;
         }
+        self.log.brought_bytes += purge_bytes(&purge) as u64;
+        if self.log.pending_bytes + purge_bytes(&purge) > PENDING_BYTES_MAX {
+            return self.purge_everything(now, purge.revision, "more purges wait than it can hold");
+        }
+        self.push_pending(purge);
+        self.log.behind_since = self.log.behind_since.or(Some(now));
     }
 
     pub(super) fn on_read_failed(&mut self, now: Duration, why: String) {
@@ -266,6 +308,7 @@ impl FleetMachine {
                     }
                 }
                 LogChange::Floor(floor) => self.log.floor = floor,
+                LogChange::Claimed(process) => self.lease.claim = Some((process, now)),
                 LogChange::Identity(identity) if identity == Some(self.identity) => {}
                 LogChange::Identity(_) => {
                     self.note("fleet: its identity was changed in etcd: this node joins again");
@@ -290,12 +333,15 @@ impl FleetMachine {
         self.lose_lease();
     }
 
-    pub(super) fn on_watch_ended(&mut self, now: Duration, is_compacted: bool, why: String) {
+    pub(super) fn on_watch_ended(&mut self, now: Duration, end: WatchEnd, why: String) {
         self.log.is_watching = false;
         self.log.read_retry.failed(now, &self.rules);
         self.log.trouble = Some(format!("the log cannot be watched: {why}"));
-        if is_compacted {
-            self.log.is_read = false;
+        match end {
+            WatchEnd::Broken => {}
+            // While the lease is the same, all purges since the join wait for this node.
+            WatchEnd::Compacted => self.log.must_read = self.log.is_read,
+            WatchEnd::OtherEtcd => self.log.is_read = false,
         }
     }
 
@@ -324,6 +370,7 @@ impl FleetMachine {
         let known = self.log.pending.front().map_or(u64::MAX, |first| first.revision);
         let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
         for purge in batch.purges.into_iter().rev().filter(|purge| purge.revision < known && !is_replaced) {
+            self.log.pending_bytes += purge_bytes(&purge);
             self.log.pending.push_front(purge);
         }
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
@@ -364,10 +411,11 @@ impl FleetMachine {
             return;
         }
         let is_due = now >= self.log.read_retry.at;
-        if !self.log.is_read && !self.log.is_reading && is_due {
+        let must_read = !self.log.is_read || self.log.must_read;
+        if must_read && !self.log.is_reading && is_due {
             self.log.is_reading = true;
             self.actions.push_back(FleetAction::Read { above: self.log.mark });
-        } else if self.log.is_read && is_due {
+        } else if !must_read && is_due {
             // A watch that says nothing may stand on a dead connection.
             let is_silent = now > self.log.heard + self.rules.lease / 2;
             if !self.log.is_watching || is_silent {
@@ -381,10 +429,20 @@ impl FleetMachine {
         }
         self.publish(now);
         self.rewrite(now);
-        if self.log.is_read && now >= self.log.review_at {
-            self.log.review_at = now + REVIEW_INTERVAL;
-            let oldest = self.view.nodes.iter().min_by_key(|node| (node.since, node.name.clone()));
-            let may_trim = oldest.is_some_and(|node| node.name == self.own.name) && self.is_member(now);
+        self.review(now);
+    }
+
+    /// Looks at the size of the log, sooner if this node may remove what is too much, and there is.
+    fn review(&mut self, now: Duration) {
+        let is_large = self.log.totals.bytes + self.log.brought_bytes > self.rules.log_bytes_max;
+        let may_be_due = |interval| self.log.reviewed_at.is_none_or(|reviewed| now >= reviewed + interval);
+        if !self.log.is_read || !may_be_due(REVIEW_INTERVAL_MIN) || !(is_large || may_be_due(REVIEW_INTERVAL)) {
+            return;
+        }
+        let oldest = self.view.nodes.iter().min_by_key(|node| (node.since, node.name.clone()));
+        let may_trim = oldest.is_some_and(|node| node.name == self.own.name) && self.is_member(now);
+        if may_trim || may_be_due(REVIEW_INTERVAL) {
+            self.log.reviewed_at = Some(now);
             self.actions.push_back(FleetAction::ReviewLog { may_trim });
         }
     }
@@ -401,6 +459,7 @@ impl FleetMachine {
         });
         let count = count.count();
         let purges: Vec<LoggedPurge> = self.log.pending.drain(..count).collect();
+        self.log.pending_bytes -= purges.iter().map(purge_bytes).sum::<usize>();
         let mark = match purges.last() {
             Some(last) => {
                 let rules = purges.iter().fold(rules, |rules, logged| rules.after(&logged.purge));
@@ -432,7 +491,7 @@ impl FleetMachine {
         let rules = former.begin(self.own.rules);
         if rules.must_purge_all() {
             let revision = self.log.mark.revision;
-            self.log.pending.push_back(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
+            self.push_pending(LoggedPurge { revision, purge: FleetPurge::EVERYTHING });
             self.counts.everything_purged += 1;
             self.note("fleet: this node purges everything: purges by other rules may have missed what it has stored");
         }

@@ -6,20 +6,21 @@
 //! counts while the host is suspended.
 //!
 //! # Invariants
-//! 1. **Order.** Purges are applied by revision. A batch ends before the next one begins, and the mark of a batch is the
-//!    revision of its last purge.
-//! 2. **Catching up.** After each join, what the log has above the store's mark is applied before the gate opens. If the
-//!    log may lack such a purge (the mark is of another fleet, below the floor, or above the newest purge), everything is
-//!    purged instead.
-//! 3. **The lease is counted from the request** that etcd granted or kept it by, and a tenth less. So the node knows that
-//!    it is no member before etcd can.
-//! 4. **Applied.** A purge is applied when each node that was living at its revision has said so, is gone, or has joined
-//!    again after it.
-//! 5. **Keys have rules.** The gate is open only while the store's record of rules ([`RulesRecord`]), which is durable with
-//!    the mark, has the node's own rules and says that no object of these may have missed a purge; else everything is purged
-//!    first.
-//! 6. **A node that does not apply is no member for long.** If its watch or its store stands still for a lease, it stops
-//!    keeping its lease.
+//! 1. **Order.** Purges are applied by revision. A batch ends before the next one begins, and the mark of a batch is
+//!    the revision of its last purge.
+//! 2. **Catching up.** After each join, what the log has above the store's mark is applied before the gate opens. If
+//!    the log may lack such a purge (the mark is of another fleet, below the floor, or above the newest purge),
+//!    everything is purged instead.
+//! 3. **The lease is counted from the request** that etcd granted or kept it by, and a tenth less. So the node knows
+//!    that it is no member before etcd can. Before a lease is kept, the node's key is read, for which etcd needs a
+//!    majority: one of its members that leads no longer, and does not know it, would keep leases alone.
+//! 4. **Applied.** A purge is applied when each node that was living at its revision has said so, is gone, or has
+//!    joined again after it.
+//! 5. **Keys have rules.** The gate is open only while the store's record of rules ([`RulesRecord`]), which is durable
+//!    with the mark, has the node's own rules and says that no object of these may have missed a purge; else everything
+//!    is purged first.
+//! 6. **A node that does not apply is no member for long.** If its watch or its store stands still for a lease, it
+//!    stops keeping its lease.
 
 mod event;
 mod figures;
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use nectary_host::fleet::{AppliedMark, FleetNode, FleetView, LoggedPurge, NodeName, RulesHash, RulesRecord};
 
-pub use event::{FleetAction, FleetEvent, LogChange, LogSnapshot, LogTotals};
+pub use event::{FleetAction, FleetEvent, LogChange, LogSnapshot, LogTotals, WatchEnd};
 pub use trim::{LogEntry, trim_through};
 
 use figures::Counts;
@@ -154,18 +155,21 @@ impl FleetMachine {
             FleetEvent::LeaseGranted { lease, asked } => self.on_lease_granted(lease, asked),
             FleetEvent::LeaseKept { lease, asked } => self.on_lease_kept(lease, asked),
             FleetEvent::LeaseEnded { lease } => self.on_lease_ended(lease),
+            FleetEvent::KeyMissing { lease, asked } => self.on_key_missing(lease, asked),
             FleetEvent::LeaseFailed { why } => self.on_lease_failed(now, why),
+            FleetEvent::Paused { time } => self.on_paused(now, time),
             FleetEvent::Joined { lease, identity } => self.on_joined(now, lease, identity),
             FleetEvent::JoinFailed { why } => self.on_join_failed(now, why),
+            FleetEvent::NameTaken { process } => self.on_name_taken(now, &process),
             FleetEvent::LogRead(snapshot) => self.on_log_read(now, snapshot),
             FleetEvent::ReadFailed { why } => self.on_read_failed(now, why),
             FleetEvent::Changed { changes, through } => self.on_changed(now, changes, through),
-            FleetEvent::WatchEnded { is_compacted, why } => self.on_watch_ended(now, is_compacted, why),
+            FleetEvent::WatchEnded { end, why } => self.on_watch_ended(now, end, why),
             FleetEvent::BatchApplied { batch } => self.on_batch_applied(now, batch),
             FleetEvent::BatchFailed { batch, why } => self.on_batch_failed(now, batch, why),
             FleetEvent::Published { revision } => self.on_published(now, Some(revision)),
             FleetEvent::PublishFailed => self.on_published(now, None),
-            FleetEvent::LogReviewed(totals) => self.log.totals = totals,
+            FleetEvent::LogReviewed(totals) => (self.log.totals, self.log.brought_bytes) = (totals, 0),
             FleetEvent::PurgeRequested { ticket, purge, wish } => self.on_purge_requested(now, ticket, purge, wish),
             FleetEvent::Appended { ticket, revision, living } => self.on_appended(now, ticket, revision, living),
             FleetEvent::AppendFailed { ticket, is_unknown, why } => self.on_append_failed(ticket, is_unknown, why),

@@ -14,13 +14,17 @@ use crate::records::write_purge;
 
 /// The most queued purges that are appended at a time.
 const SENT_MAX: usize = 64;
+/// As many bytes of purges as the log may have are accepted in this time, so that etcd is not filled before the log is
+/// looked at.
+const SIZE_PERIOD: Duration = Duration::from_secs(60);
 /// The time from one attempt for a queued purge to the next.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A purge whose caller waits.
 #[derive(Debug)]
 struct WaitingPurge {
-    purge: FleetPurge,
+    /// `None` when it is in the log.
+    purge: Option<FleetPurge>,
     wish: PurgeWish,
     deadline: Duration,
     /// The last revision that was known when it was sent.
@@ -34,6 +38,8 @@ struct WaitingPurge {
 struct QueuedPurge {
     ticket: u64,
     purge: FleetPurge,
+    /// *Units*: bytes.
+    bytes: u64,
     is_sent: bool,
 }
 
@@ -43,30 +49,34 @@ pub(super) struct RequestPart {
     waiting: BTreeMap<u64, WaitingPurge>,
     queue: VecDeque<QueuedPurge>,
     queue_at: Duration,
-    bucket: PurgeBucket,
+    counted: PurgeBucket,
+    sized: PurgeBucket,
     /// Whether something has changed for which purges may wait.
     pub must_settle: bool,
     /// Why the last purge was not appended.
     pub trouble: Option<String>,
 }
 
-/// How many purges may come now: as many as in a period at once, and then as they are due.
+/// How many purges, or bytes of them, may come now: as many as in a period at once, and then as they are due.
 #[derive(Debug)]
 struct PurgeBucket {
-    count: u32,
+    count: u64,
     period: Duration,
     /// When the bucket is full again.
     full_at: Duration,
 }
 
 impl PurgeBucket {
-    fn take(&mut self, now: Duration) -> bool {
-        let (step, full_at) = (self.period / self.count.max(1), self.full_at.max(now));
-        let is_allowed = full_at + step <= now + self.period;
-        if is_allowed {
-            self.full_at = full_at + step;
-        }
-        is_allowed
+    fn new(count: u64, period: Duration) -> PurgeBucket {
+        PurgeBucket { count: count.max(1), period, full_at: Duration::ZERO }
+    }
+
+    /// When the bucket is full again if this amount is taken; `None` if it may not be.
+    fn full_after(&self, now: Duration, amount: u64) -> Option<Duration> {
+        let step_ns = self.period.as_nanos() * u128::from(amount) / u128::from(self.count);
+        let step = Duration::from_nanos(u64::try_from(step_ns).unwrap_or(u64::MAX));
+        let full_at = self.full_at.max(now).saturating_add(step);
+        (full_at <= now + self.period).then_some(full_at)
     }
 }
 
@@ -77,7 +87,8 @@ impl RequestPart {
             waiting: BTreeMap::new(),
             queue: VecDeque::new(),
             queue_at: Duration::ZERO,
-            bucket: PurgeBucket { count, period, full_at: Duration::ZERO },
+            counted: PurgeBucket::new(u64::from(count), period),
+            sized: PurgeBucket::new(rules.log_bytes_max, SIZE_PERIOD),
             must_settle: false,
             trouble: None,
         }
@@ -100,9 +111,10 @@ impl FleetMachine {
         }
         self.actions.push_back(FleetAction::Append { ticket, purge: purge.clone() });
         let deadline = now + self.rules.purge_time;
-        self.requests
-            .waiting
-            .insert(ticket, WaitingPurge { purge, wish, deadline, sent_after: self.log.seen, logged: None });
+        self.requests.waiting.insert(
+            ticket,
+            WaitingPurge { purge: Some(purge), wish, deadline, sent_after: self.log.seen, logged: None },
+        );
     }
 
     /// Whether a purge may come in. *Errors*: why not.
@@ -113,14 +125,21 @@ impl FleetMachine {
         if self.has_other_rules() {
             return Err(FleetError::RulesDiffer);
         }
-        if write_purge(purge).is_none() {
+        let Some(value) = write_purge(purge) else {
             let texts = purge.scope.texts().len();
             return Err(FleetError::TooLarge(format!("{texts} keys, prefixes or tags")));
-        }
-        if !self.requests.bucket.take(now) {
+        };
+        let Some(counted) = self.requests.counted.full_after(now, 1) else {
             let (count, period) = self.rules.purge_rate;
-            return Err(FleetError::TooMany(format!("{count} in {} s", period.as_secs())));
-        }
+            let seconds = period.as_secs();
+            return Err(FleetError::TooMany(format!("{count} purges in {seconds} s (`purge-rate` of [fleet])")));
+        };
+        let Some(sized) = self.requests.sized.full_after(now, value.len() as u64) else {
+            let (bytes, seconds) = (self.rules.log_bytes_max, SIZE_PERIOD.as_secs());
+            let most = format!("{bytes} bytes of purges in {seconds} s (`purge-log-size` of [fleet])");
+            return Err(FleetError::TooMany(most));
+        };
+        (self.requests.counted.full_at, self.requests.sized.full_at) = (counted, sized);
         Ok(())
     }
 
@@ -129,11 +148,14 @@ impl FleetMachine {
         if !self.rules.queues_when_cut {
             return self.answer(ticket, Err(error));
         }
-        if self.requests.queue.len() >= self.rules.queue_max {
-            return self.answer(ticket, Err(FleetError::QueueFull(self.rules.queue_max)));
+        let bytes = write_purge(&purge).map_or(0, |value| value.len() as u64);
+        let queued_bytes: u64 = self.requests.queue.iter().map(|queued| queued.bytes).sum();
+        let queued = self.requests.queue.len();
+        if queued >= self.rules.queue_max || queued_bytes + bytes > self.rules.log_bytes_max {
+            return self.answer(ticket, Err(FleetError::QueueFull(queued)));
         }
         self.actions.push_back(FleetAction::ApplyHere { purge: purge.clone() });
-        self.requests.queue.push_back(QueuedPurge { ticket, purge, is_sent: false });
+        self.requests.queue.push_back(QueuedPurge { ticket, purge, bytes, is_sent: false });
         let (nodes, missing) = (self.nodes.len(), Vec::new());
         self.answer(ticket, Ok(PurgeOutcome { revision: 0, nodes, missing, is_applied: false, is_queued: true }));
     }
@@ -157,7 +179,7 @@ impl FleetMachine {
             let error = FleetError::Unknown("etcd gives revisions a second time".to_owned());
             return self.answer(ticket, Err(error));
         }
-        waiting.logged = Some((revision, living));
+        (waiting.purge, waiting.logged) = (None, Some((revision, living)));
         self.settle(now, ticket);
     }
 
@@ -167,10 +189,12 @@ impl FleetMachine {
             queued.is_sent = false;
             return;
         }
-        let Some(waiting) = self.requests.waiting.remove(&ticket) else { return };
+        let waiting = self.requests.waiting.get_mut(&ticket);
+        let Some(purge) = waiting.and_then(|waiting| waiting.purge.take()) else { return };
+        self.requests.waiting.remove(&ticket);
         // The key in the log is that of the ticket, so a purge that is in the log already is not there twice.
         let error = if is_unknown { FleetError::Unknown(why) } else { FleetError::Away(why) };
-        self.queue_or_fail(ticket, waiting.purge, error);
+        self.queue_or_fail(ticket, purge, error);
     }
 
     /// Answers a purge that is settled: it is what its caller waits for, or its time is over.
@@ -264,11 +288,17 @@ mod tests {
 
     #[test]
     fn purge_rate_allows_a_period_at_once() {
-        let mut bucket = PurgeBucket { count: 3, period: Duration::from_secs(3), full_at: Duration::ZERO };
-        let at = Duration::from_millis;
-        let taken: Vec<bool> = (0..4).map(|_| bucket.take(at(10_000))).collect();
-        assert_eq!(taken, [true, true, true, false]);
-        assert!(!bucket.take(at(10_999)) && bucket.take(at(11_000)) && !bucket.take(at(11_000)));
-        assert!(bucket.take(at(99_000)) && bucket.take(at(99_000)));
+        let mut bucket = PurgeBucket::new(3, Duration::from_secs(3));
+        let mut take = |ms, amount| {
+            let full_at = bucket.full_after(Duration::from_millis(ms), amount);
+            bucket.full_at = full_at.unwrap_or(bucket.full_at);
+            full_at.is_some()
+        };
+        assert_eq!([(); 4].map(|()| take(10_000, 1)), [true, true, true, false]);
+        assert!(!take(10_999, 1) && take(11_000, 1) && !take(11_000, 1));
+        assert!(take(99_000, 2) && !take(99_000, 2) && take(99_000, 1));
+        let mut bytes = PurgeBucket::new(1 << 26, Duration::from_secs(60));
+        bytes.full_at = bytes.full_after(Duration::ZERO, 1 << 26).expect("as many as in a period");
+        assert_eq!(bytes.full_after(Duration::from_millis(1), 1 << 18), None);
     }
 }

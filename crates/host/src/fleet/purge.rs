@@ -110,10 +110,10 @@ pub enum FleetError {
     /// It is not known whether the purge is in the log. Sending it again does no harm.
     #[error("it is not known whether the fleet has accepted this purge ({0}): send it again")]
     Unknown(String),
-    /// More purges in a period than the configuration allows. Nothing is purged.
-    #[error("more than {0} purges: nothing is purged; send fewer, by tags or prefixes, or raise purge-rate of [fleet]")]
+    /// More purges in a period, or bytes of them, than the configuration allows. Nothing is purged.
+    #[error("more than {0}: nothing is purged; send fewer, by tags or prefixes, or allow more")]
     TooMany(String),
-    /// More purges wait for etcd than the configuration allows. Nothing is purged.
+    /// As many purges, or bytes of them, wait for etcd as the configuration allows. Nothing is purged.
     #[error("{0} purges wait until etcd can be reached, which is all there may be: this one is not accepted")]
     QueueFull(usize),
     /// The purge is larger than the log takes. Nothing is purged.

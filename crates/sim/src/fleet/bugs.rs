@@ -19,6 +19,8 @@ pub enum Bug {
     FillOverPurge,
     /// A lease is counted from its answer.
     LeaseFromAnswer,
+    /// A lease is kept by the word of one member of etcd, without a majority.
+    KeptAlone,
     /// The clock of a lease stands still while the host is suspended.
     ClockStandsStill,
     /// A node that has joined serves before it caught up.
@@ -50,6 +52,7 @@ impl Bug {
         Bug::ReportedBeforeApplied,
         Bug::FillOverPurge,
         Bug::LeaseFromAnswer,
+        Bug::KeptAlone,
         Bug::ClockStandsStill,
         Bug::ServesBehind,
         Bug::ReadByKeys,
@@ -71,6 +74,7 @@ impl Bug {
             Bug::ReportedBeforeApplied => "batch reported before it is applied",
             Bug::FillOverPurge => "fill stored that began before a purge",
             Bug::LeaseFromAnswer => "lease counted from the answer",
+            Bug::KeptAlone => "lease kept by one member of etcd alone",
             Bug::ClockStandsStill => "clock stands still while suspended",
             Bug::ServesBehind => "returning node serves before it caught up",
             Bug::ReadByKeys => "log read in the order of keys",

@@ -62,6 +62,15 @@ impl World {
         if is_over {
             self.coverage.met("request executed after its time");
         }
+        if self.now_us < self.nodes[at].misled_until_us {
+            self.coverage.met("request at a member of etcd that leads no longer");
+            // It keeps leases alone, and nobody else knows of it.
+            if matches!(ask, Ask::Keep(_)) {
+                let (after_us, at_us) = (self.latency(at), self.now_us);
+                self.plan(after_us, Happening::Reply { node: at, run, call, reply: Reply::Done(true), at_us });
+            }
+            return;
+        }
         self.etcd.leases += 1;
         let (lease, before) = (self.etcd.leases, self.etcd.model.revision);
         let append = match &ask {
@@ -99,9 +108,17 @@ impl World {
                 process.kept_us = at_us;
                 FleetEvent::LeaseGranted { lease, asked: count_from(asked) }
             }
-            (Goal::Keep { lease, asked }, Reply::Done(true)) => {
-                process.kept_us = at_us;
-                FleetEvent::LeaseKept { lease, asked: count_from(asked) }
+            (Goal::Holds { lease, asked }, Reply::Done(has_key)) => {
+                let goal = Goal::Keep { lease, asked, has_key, held_us: at_us };
+                return self.send(at, Ask::Keep(lease), goal);
+            }
+            (Goal::Holds { .. }, _) => FleetEvent::LeaseFailed { why: "refused".to_owned() },
+            (Goal::Keep { lease, asked, has_key, held_us }, Reply::Done(true)) => {
+                process.kept_us = held_us;
+                match has_key {
+                    true => FleetEvent::LeaseKept { lease, asked: count_from(asked) },
+                    false => FleetEvent::KeyMissing { lease, asked: count_from(asked) },
+                }
             }
             (Goal::Keep { lease, .. }, _) => {
                 self.coverage.met("lease ended by etcd");
@@ -121,7 +138,7 @@ impl World {
             }
             (Goal::JoinAbsent { .. }, Reply::Found { .. }) => {
                 self.coverage.met("name still that of an earlier process");
-                FleetEvent::JoinFailed { why: "another process".to_owned() }
+                FleetEvent::NameTaken { process: "another one".to_owned() }
             }
             (Goal::JoinAbsent { lease, identity, .. } | Goal::JoinSame { lease, identity }, Reply::Done(true)) => {
                 FleetEvent::Joined { lease, identity }
@@ -209,7 +226,7 @@ impl World {
         let Some(goal) = process.pending.remove(&call) else { return };
         let why = "no answer".to_owned();
         let event = match goal {
-            Goal::Grant { .. } | Goal::Keep { .. } => FleetEvent::LeaseFailed { why },
+            Goal::Grant { .. } | Goal::Holds { .. } | Goal::Keep { .. } => FleetEvent::LeaseFailed { why },
             Goal::Identity { .. } | Goal::JoinAbsent { .. } | Goal::JoinSame { .. } => FleetEvent::JoinFailed { why },
             Goal::Read { .. } | Goal::Entries { .. } | Goal::ReadPages { .. } => FleetEvent::ReadFailed { why },
             Goal::Append { ticket } => FleetEvent::AppendFailed { ticket, is_unknown: !is_unsent, why },

@@ -34,6 +34,7 @@ pub const SITUATIONS: &[&str] = &[
     "answer lost",
     "request executed after its time",
     "lease ended by etcd",
+    "request at a member of etcd that leads no longer",
     "node suspended for longer than its lease",
     "node suspended while it reads the log",
     "process killed",

@@ -118,7 +118,14 @@ impl World {
         let (run, created) = (process.run, process.created);
         match action {
             FleetAction::GrantLease => self.send(at, Ask::Grant, Goal::Grant { asked: clock }),
-            FleetAction::KeepLease { lease } => self.send(at, Ask::Keep(lease), Goal::Keep { lease, asked: clock }),
+            FleetAction::KeepLease { lease } if is_planted(Bug::KeptAlone) => {
+                let goal = Goal::Keep { lease, asked: clock, has_key: true, held_us: self.now_us };
+                self.send(at, Ask::Keep(lease), goal);
+            }
+            FleetAction::KeepLease { lease } => {
+                let name = self.nodes[at].name.clone();
+                self.send(at, Ask::Holds { created, lease, name }, Goal::Holds { lease, asked: clock });
+            }
             FleetAction::RevokeLease { lease } => self.send(at, Ask::Revoke(lease), Goal::Nothing),
             FleetAction::Join { lease, node, mark } => {
                 self.send(at, Ask::Identity(identity), Goal::Identity { lease, node, mark });

@@ -19,6 +19,12 @@ pub type LogKey = (NodeName, u64, u64);
 pub enum Ask {
     Grant,
     Keep(i64),
+    /// Whether the key of a node is there with a lease.
+    Holds {
+        created: u64,
+        lease: i64,
+        name: NodeName,
+    },
     Revoke(i64),
     /// Reads the identity, which is this one if there is none.
     Identity(u128),
@@ -143,6 +149,7 @@ impl EtcdModel {
                 let found = self.leases.get_mut(&lease).map(|ends| *ends = ends_us);
                 Reply::Done(found.is_some())
             }
+            Ask::Holds { created, lease, name } => Reply::Done(self.is_fleet(created) && self.has(&name, lease)),
             Ask::Revoke(lease) => {
                 self.end_lease(lease);
                 Reply::Done(true)
@@ -302,7 +309,7 @@ impl EtcdModel {
         over.into_iter().for_each(|lease| self.end_lease(lease));
     }
 
-    /// Begins again after it was away: leases begin again, too.
+    /// Begins again after it was away, or with another leader: leases begin again, too.
     pub fn restart(&mut self, ends_us: u64) {
         self.leases.values_mut().for_each(|ends| *ends = ends_us);
     }

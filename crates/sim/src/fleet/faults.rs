@@ -51,7 +51,8 @@ impl World {
                 self.nodes[at].deaf_until_us = until_us;
                 self.trouble(at, until_us);
             }
-            77..81 => self.nodes[at].store_slow_until_us = until_us,
+            77..79 => self.mislead(at, any_us),
+            79..81 => self.nodes[at].store_slow_until_us = until_us,
             81..85 => {
                 let times = 1 + self.random.below(3);
                 self.nodes[at].store_fails_until_us = self.now_us + any_us * times;
@@ -69,6 +70,15 @@ impl World {
         }
         let after_us = self.between(fault_us / 4, fault_us);
         self.plan(after_us, Happening::Fault);
+    }
+
+    /// The member of etcd of a node leads no longer, and does not know it. Who leads now has made all leases longer.
+    fn mislead(&mut self, at: usize, time_us: u64) {
+        if self.is_reachable(at) {
+            self.etcd.model.restart(self.now_us + self.settings.lease_us);
+            self.nodes[at].misled_until_us = self.now_us + time_us;
+            self.trouble(at, self.now_us + time_us);
+        }
     }
 
     fn trouble(&mut self, at: usize, until_us: u64) {
@@ -202,6 +212,7 @@ impl World {
                 &mut node.slow_until_us,
                 &mut node.lossy_until_us,
                 &mut node.deaf_until_us,
+                &mut node.misled_until_us,
                 &mut node.store_slow_until_us,
                 &mut node.store_fails_until_us,
             ] {

@@ -15,9 +15,17 @@ pub enum Goal {
     Grant {
         asked: Duration,
     },
+    /// Reads whether the key of the node is there.
+    Holds {
+        lease: i64,
+        asked: Duration,
+    },
+    /// Keeps the lease at the same member of etcd.
     Keep {
         lease: i64,
         asked: Duration,
+        has_key: bool,
+        held_us: u64,
     },
     /// Nothing depends on it.
     Nothing,
@@ -135,6 +143,8 @@ pub struct Node {
     pub slow_until_us: u64,
     pub lossy_until_us: u64,
     pub deaf_until_us: u64,
+    /// Until when its member of etcd leads no longer, and does not know it.
+    pub misled_until_us: u64,
     pub store_slow_until_us: u64,
     pub store_fails_until_us: u64,
 }
@@ -154,6 +164,7 @@ impl Node {
             slow_until_us: 0,
             lossy_until_us: 0,
             deaf_until_us: 0,
+            misled_until_us: 0,
             store_slow_until_us: 0,
             store_fails_until_us: 0,
         }

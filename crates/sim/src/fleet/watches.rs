@@ -1,6 +1,6 @@
 //! Watches: changes in order, late, in pieces, silent, broken off, or lost to compaction.
 
-use nectary_fleet::machine::{FleetEvent, LogChange};
+use nectary_fleet::machine::{FleetEvent, LogChange, WatchEnd};
 
 use super::bugs::{Bug, is_planted};
 use super::node::Watch;
@@ -41,25 +41,26 @@ impl World {
     /// A message of a watch comes.
     pub fn on_watch(&mut self, at: usize, run: u64, number: u64) {
         let is_reachable = self.is_reachable(at);
-        let back_us = self.nodes[at].cut_until_us.max(self.etcd.down_until_us).max(self.nodes[at].deaf_until_us);
+        let silent_us = self.nodes[at].deaf_until_us.max(self.nodes[at].misled_until_us);
+        let back_us = self.nodes[at].cut_until_us.max(self.etcd.down_until_us).max(silent_us);
         let (epoch, now_us) = (self.etcd.epoch, self.now_us);
         let Some(watch) = self.watch_of(at, run, number) else { return };
         if back_us > now_us {
             if !is_reachable && (!watch.has_begun || self.random.chance(30)) {
-                return self.end_watch(at, false);
+                return self.end_watch(at, WatchEnd::Broken);
             }
             let after_us = back_us - now_us + self.latency(at);
             return self.plan(after_us, Happening::Watch { node: at, run, number });
         }
         if watch.epoch != epoch && watch.has_begun {
-            return self.end_watch(at, false);
+            return self.end_watch(at, WatchEnd::Broken);
         }
         let (from, has_begun) = (watch.next, watch.has_begun);
         let (revision, created) = (self.etcd.model.revision, self.etcd.model.created());
         let is_same = self.nodes[at].of(run).is_some_and(|process| process.created == created);
         if !has_begun && (!is_same || revision + 1 < from) {
             // Another etcd, or an older one, which would wait for that revision.
-            return self.end_watch(at, true);
+            return self.end_watch(at, WatchEnd::OtherEtcd);
         }
         if from <= self.etcd.model.compacted {
             if is_planted(Bug::CompactionIgnored) {
@@ -68,7 +69,7 @@ impl World {
                 return self.plan(MILLISECOND, Happening::Watch { node: at, run, number });
             }
             self.coverage.met("watch compacted");
-            return self.end_watch(at, true);
+            return self.end_watch(at, WatchEnd::Compacted);
         }
         let part = if self.random.chance(20) { 1 + self.random.below(3) } else { u64::MAX };
         let through = revision.min(from.saturating_add(part - 1)).max(from - 1);
@@ -88,12 +89,12 @@ impl World {
         }
     }
 
-    fn end_watch(&mut self, at: usize, is_compacted: bool) {
+    fn end_watch(&mut self, at: usize, end: WatchEnd) {
         if let Some(process) = self.nodes[at].process.as_mut() {
             process.watch = None;
         }
         self.coverage.met("watch broken and resumed");
-        self.feed(at, FleetEvent::WatchEnded { is_compacted, why: "it has ended".to_owned() });
+        self.feed(at, FleetEvent::WatchEnded { end, why: "it has ended".to_owned() });
     }
 
     /// etcd reports how far a watch is, if it can.

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use self::edge::{acme, admin_page, configurations, fleet, http2_spec};
+use self::edge::{acme, admin_page, configurations, fleet, fleet_figures, http2_spec};
 
 /// Runs a whole system for long, and checks or measures it.
 #[derive(Parser)]
@@ -63,6 +63,7 @@ enum Campaign {
     Configurations(configurations::Arguments),
     DiskFaults(disk_faults::Arguments),
     Fleet(fleet::Arguments),
+    FleetFigures(fleet_figures::Arguments),
     Http2Spec(http2_spec::Arguments),
     NbdKernel(nbd_kernel::Arguments),
     Origin(origin::Arguments),
@@ -99,6 +100,7 @@ fn main() -> Result<ExitCode> {
         Campaign::Configurations(arguments) => configurations::campaign(&arguments),
         Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
         Campaign::Fleet(arguments) => fleet::campaign(&arguments),
+        Campaign::FleetFigures(arguments) => fleet_figures::campaign(&arguments),
         Campaign::Http2Spec(arguments) => http2_spec::campaign(&arguments),
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
         Campaign::Origin(arguments) => origin::campaign(&arguments),

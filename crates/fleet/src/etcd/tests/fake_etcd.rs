@@ -1,7 +1,8 @@
 //! An etcd in memory, which speaks gRPC.
 //!
-//! Owns: keys with revisions, transactions, leases that end, watches with history and compaction; and its faults: it hangs,
-//! it ends all connections, it compacts. Nothing of it is shared with the client but the messages.
+//! Owns: keys with revisions, transactions, leases that end, watches with history and compaction; and its faults: it
+//! hangs, it ends all connections, it compacts, it leads no longer and goes on. Nothing of it is shared with the client
+//! but the messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -17,7 +18,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use nectary_host::tls::ServerTls;
 use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -57,18 +60,27 @@ pub struct FakeEtcd {
     changed: watch::Sender<i64>,
     /// Whether it answers nothing.
     hangs: watch::Sender<bool>,
+    /// Whether it keeps leases all the same, but only in its own eyes.
+    is_misled: watch::Sender<bool>,
+    tls: watch::Sender<Option<ServerTls>>,
     pub endpoint: EtcdEndpoint,
 }
 
 impl FakeEtcd {
     pub async fn start() -> FakeEtcd {
+        FakeEtcd::start_with(None).await
+    }
+
+    pub async fn start_with(tls: Option<ServerTls>) -> FakeEtcd {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let endpoint = EtcdEndpoint { host: "127.0.0.1".to_owned(), port, has_tls: false };
+        let endpoint = EtcdEndpoint { host: "127.0.0.1".to_owned(), port, has_tls: tls.is_some() };
         let fake = FakeEtcd {
             keys: Arc::new(Mutex::new(Keys { revision: 1, ..Keys::default() })),
             changed: watch::Sender::new(1),
             hangs: watch::Sender::new(false),
+            is_misled: watch::Sender::new(false),
+            tls: watch::Sender::new(tls),
             endpoint,
         };
         let serving = fake.clone();
@@ -76,12 +88,11 @@ impl FakeEtcd {
             while let Ok((stream, _)) = listener.accept().await {
                 let fake = serving.clone();
                 let connection = tokio::spawn(async move {
-                    let service = service_fn(move |request| {
-                        let fake = fake.clone();
-                        async move { Ok::<_, Infallible>(fake.serve(request)) }
-                    });
-                    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    let tls = fake.tls.borrow().clone();
+                    let Some(tls) = tls else { return fake.serve_connection(stream).await };
+                    if let Ok(stream) = tls.accept(stream).await {
+                        fake.serve_connection(stream).await;
+                    }
                 });
                 serving.keys().connections.push(connection.abort_handle());
             }
@@ -94,6 +105,33 @@ impl FakeEtcd {
             }
         });
         fake
+    }
+
+    async fn serve_connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let service = service_fn(move |request| {
+            let fake = self.clone();
+            async move { Ok::<_, Infallible>(fake.serve(request)) }
+        });
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    /// Connections from now on have other certificates.
+    pub fn set_tls(&self, tls: ServerTls) {
+        self.tls.send_replace(Some(tls));
+    }
+
+    /// From now on it hangs, but keeps leases, which end nevertheless; or it is well again.
+    pub fn mislead(&self, is_misled: bool) {
+        self.is_misled.send_replace(is_misled);
+        self.hang(is_misled);
+    }
+
+    /// The leases of the keys that contain this text.
+    pub fn leases(&self, text: &str) -> Vec<i64> {
+        let keys = self.keys();
+        let found = keys.kvs.values().filter(|kv| String::from_utf8_lossy(&kv.key).contains(text));
+        found.map(|kv| kv.lease).collect()
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -173,7 +211,20 @@ impl FakeEtcd {
         if path == "/etcdserverpb.Watch/Watch" {
             return self.watch(&message, body, read, sender).await;
         }
-        let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
+        let is_misled = path == "/etcdserverpb.Lease/LeaseKeepAlive" && *self.is_misled.borrow();
+        if is_misled {
+            let id = LeaseRequest::decode(message).expect("a lease").id;
+            let kept = reply(&LeaseKeepAliveResponse { id, ttl: 1 }).expect("short");
+            let _ = sender.send(Frame::data(kept)).await;
+            let _ = sender.send(Frame::trailers(trailers("0"))).await;
+            return;
+        }
+        // What reads nothing needs no majority, so a member answers it alone.
+        let is_local = path == "/etcdserverpb.KV/Txn"
+            && TxnRequest::decode(&message[..]).is_ok_and(|txn| txn.success.is_empty() && txn.failure.is_empty());
+        if !is_local {
+            let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
+        }
         let answered = match path {
             "/etcdserverpb.KV/Txn" => self.txn(TxnRequest::decode(message).expect("a txn")),
             "/etcdserverpb.KV/Range" => {

@@ -1,6 +1,8 @@
 //! Nodes of a fleet with an etcd in memory.
 
+mod certificates;
 mod fake_etcd;
+mod held_keys;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -55,7 +57,16 @@ fn rules() -> FleetRules {
 }
 
 fn start_with(etcd: &FakeEtcd, name: &str, store: &Arc<NotingStore>, limits: FleetRules) -> Arc<EtcdFleet> {
-    let (endpoints, tls) = (vec![etcd.endpoint.clone()], TlsFiles::default());
+    start_with_tls(etcd, name, store, (limits, TlsFiles::default()))
+}
+
+fn start_with_tls(
+    etcd: &FakeEtcd,
+    name: &str,
+    store: &Arc<NotingStore>,
+    (limits, tls): (FleetRules, TlsFiles),
+) -> Arc<EtcdFleet> {
+    let endpoints = vec![etcd.endpoint.clone()];
     let options = FleetOptions {
         fleet: "test".to_owned(),
         node: NodeName::new(name).expect("a name"),
@@ -230,8 +241,9 @@ async fn another_process_with_the_name_waits() {
     let first = start(&etcd, "a", &one);
     joined(&first, 1).await;
     let second = start(&etcd, "a", &other);
-    let told = || second.figures().problems.iter().any(|problem| problem.what.contains("another process, at a:7443"));
-    until("it says so", told).await;
+    let tells = |fleet: &EtcdFleet, what| fleet.figures().problems.iter().any(|problem| problem.what.contains(what));
+    until("it says so", || tells(&second, "another process (host ")).await;
+    until("the other one says it, too", || tells(&first, "would be the node a, too")).await;
     assert_eq!(second.gate().standing(), Standing::ValidateOnly);
     first.leave().await;
     joined(&second, 1).await;

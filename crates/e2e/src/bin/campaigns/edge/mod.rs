@@ -5,4 +5,5 @@ pub mod acme;
 pub mod admin_page;
 pub mod configurations;
 pub mod fleet;
+pub mod fleet_figures;
 pub mod http2_spec;
