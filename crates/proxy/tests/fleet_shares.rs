@@ -244,3 +244,41 @@ async fn nodes_of_other_fleets_do_not_answer() {
     assert_eq!(a.get("/a").await.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
     assert_eq!((b.puts(), c.puts()), ((0, 0), (0, 0)));
 }
+
+/// A node whose answers are late is slow, and not away: its share stays with it.
+#[tokio::test]
+async fn late_answers_of_nodes_are_counted() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-late"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    for gate in ["one", "two", "three"] {
+        let (path, fresh) = (format!("/{gate}"), Script::fresh(b"x"));
+        from.on(&path, Script::default().wait(gate).then(&fresh.bytes())).on(&path, fresh);
+        let reply = a.get(&path).await;
+        assert!(reply.cache_status().contains("fleet=\"c\""), "{gate}: {}", reply.cache_status());
+        // The answer of the first owner comes while the next one is waited for.
+        from.open(gate);
+    }
+    from.on("/four", Script::fresh(b"x"));
+    let reply = a.get("/four").await;
+    assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+}
+
+/// A copy without tags could not be purged by them.
+#[tokio::test]
+async fn routes_that_hide_tags_ask_nobody() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-hidden"));
+    let described = || {
+        let mut hidden = route("/", "o");
+        hidden.rules.strip_tags = Some(at(true));
+        one_site(&from, vec![hidden])
+    };
+    let nodes = [
+        start_with(&fleet, "a", described(), &files).await,
+        start_with(&fleet, "b", described(), &files).await,
+        start_with(&fleet, "c", described(), &files).await,
+    ];
+    set_owners(&nodes);
+    from.on("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x"));
+    assert_eq!(nodes[0].get("/a").await.header("surrogate-key"), "");
+    assert_eq!((nodes[1].proxy.stats().requests, nodes[0].puts()), (0, (1, 0)));
+}
