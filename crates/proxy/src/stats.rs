@@ -121,9 +121,10 @@ counters! {
     queue_refusals,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Stored bodies, and ranges of them, whose rest came from the origin, because the store no longer gave it.
+    /// Stored bodies, and ranges of them, whose rest came from the origin, because the store no longer gave it; and bodies
+    /// that another node of the fleet broke off.
     resumed,
-    /// Stored bodies that were cut off, because neither the store nor the origin gave the rest.
+    /// Stored bodies that were cut off, because neither the store nor the origin gave the rest; and those of other nodes.
     cut_off,
     /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,

@@ -181,6 +181,9 @@ impl Worker {
 
     /// Purges a tag, as [`purge_key`](Worker::purge_key) does a key.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), String> {
+        if let Some(peers) = &self.peers {
+            peers.note_invalidated_tag(tag, self.now_ms());
+        }
         if self.is_leaving.get() && self.successor.is_expected() {
             return self.successor.purge(json!({ "tags": [String::from_utf8_lossy(tag)] })).await;
         }

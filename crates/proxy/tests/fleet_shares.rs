@@ -1,89 +1,17 @@
-//! Proxies of a fleet that share keys: the owner of a key answers the others, which keep copies in memory alone; a purge
-//! reaches the copies; and a node that is away, slow or behind costs a miss and never an error.
+//! Proxies of a fleet that share keys: the owner of a key answers the others; and a node that is away, slow or behind costs
+//! a miss and never an error.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_config::FleetConfig;
 use nectary_host::fleet::Membership;
-use nectary_proxy::{PeerOptions, ProxyOptions, options_of};
-use nectary_store::{CreateOptions, Store};
 use tokio::net::TcpListener;
 
 use crate::common::certificates::Certificates;
 use crate::common::http2::{Http2, tls_config, tls_config_with, tls_with};
-use crate::common::model_fleet::ModelNode;
-use crate::common::sites::{config, origin, route, site};
+use crate::common::sharing::*;
+use crate::common::sites::{at, route};
 use crate::common::*;
-
-const HOST: &str = "host: site.test";
-
-struct Node {
-    proxy: TestProxy,
-    member: Arc<ModelNode>,
-}
-
-impl Node {
-    fn peer(&self) -> SocketAddr {
-        self.proxy.peer_address.expect("an address for nodes")
-    }
-
-    async fn get(&self, path: &str) -> Reply {
-        get(self.proxy.address, path, &[HOST]).await
-    }
-
-    /// Objects that were put into its store, and those of them that stay in memory alone.
-    fn puts(&self) -> (u64, u64) {
-        let counts = self.proxy.store.stat().counts;
-        (counts.puts, counts.unadmitted_copies)
-    }
-}
-
-/// Whether the node that was asked answered from its own store. The owner's part of `Cache-Status` is before its own.
-fn is_own_hit(reply: &Reply) -> bool {
-    reply.cache_status().rsplit(", ").next().is_some_and(|own| own.starts_with("nectary; hit"))
-}
-
-/// A node that serves one site from an origin.
-async fn start(fleet: &ModelFleet, name: &str, from: &Origin, files: &Certificates) -> Node {
-    let described = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[from.address])]);
-    let options = options_of(&Arc::new(described)).expect("a good configuration");
-    let peers = PeerOptions {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        certificate: files.sign(name, &["localhost"]),
-        ca: files.ca(),
-    };
-    let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
-    Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
-    let mut member = None;
-    let proxy = TestProxy::in_fleet(
-        ProxyOptions { workers: 1, peers: Some(peers), admin: crate::common::options().admin, ..options },
-        device,
-        |store| {
-            let node = fleet.node(name, store);
-            member = Some(node.clone());
-            node.seat(&FleetConfig::default())
-        },
-    )
-    .await;
-    let member: Arc<ModelNode> = member.expect("made");
-    member.come_up().await;
-    Node { proxy, member }
-}
-
-/// Three nodes; `a` asks `b`, and then `c`.
-async fn three(fleet: &ModelFleet, from: &Origin, files: &Certificates) -> [Node; 3] {
-    let nodes = [
-        start(fleet, "a", from, files).await,
-        start(fleet, "b", from, files).await,
-        start(fleet, "c", from, files).await,
-    ];
-    let owners = [("b", nodes[1].peer()), ("c", nodes[2].peer()), ("a", nodes[0].peer())];
-    nodes.iter().for_each(|node| node.member.set_owners(&owners));
-    nodes
-}
 
 #[tokio::test]
 async fn owner_answers_other_nodes() {
@@ -108,68 +36,6 @@ async fn cold_objects_are_fetched_once() {
     let (a, b, c) = tokio::join!(nodes[0].get("/a"), nodes[1].get("/a"), nodes[2].get("/a"));
     assert_eq!([a, b, c].map(|reply| reply.text()), ["one", "one", "one"]);
     assert_eq!(from.count(), 1);
-}
-
-#[tokio::test]
-async fn purges_reach_copies() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-purge"));
-    let nodes = three(&fleet, &from, &files).await;
-    for (number, what) in ["url", "tag"].into_iter().enumerate() {
-        from.now("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], what.as_bytes()));
-        for node in &nodes {
-            assert_eq!(node.get("/a").await.text(), what);
-        }
-        let tags = if what == "tag" { vec!["surrogate-key: t"] } else { Vec::new() };
-        let lines = [vec!["PURGE /a HTTP/1.1", HOST, AUTHORIZATION], tags].concat();
-        let reply = Client::connect(nodes[2].proxy.address).await.ask(&lines).await;
-        assert_eq!((reply.status, fleet.log().len()), (200, number + 1), "{what}");
-    }
-    from.now("/a", Script::fresh(b"last"));
-    for node in &nodes {
-        assert_eq!(node.get("/a").await.text(), "last");
-    }
-    assert_eq!(from.count(), 3);
-}
-
-/// A write that passes through a node is seen there, although the owner has what was before it.
-#[tokio::test]
-async fn writes_are_seen_at_their_node() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-write"));
-    from.now("/a", Script::fresh(b"old"));
-    let [a, b, _c] = three(&fleet, &from, &files).await;
-    assert_eq!(a.get("/a").await.text(), "old");
-    from.now("/a", Script::ok(&[], b"done"));
-    let lines = ["POST /a HTTP/1.1", HOST, "content-length: 0"];
-    assert_eq!(Client::connect(a.proxy.address).await.ask(&lines).await.text(), "done");
-    from.now("/a", Script::fresh(b"new"));
-    assert_eq!((a.get("/a").await.text(), from.count()), ("new".to_owned(), 3));
-    assert_eq!((b.get("/a").await.text(), from.count()), ("new".to_owned(), 3));
-}
-
-/// The owner has not applied a purge that the asking node is just applying: its answer may be what that purges.
-#[tokio::test]
-async fn older_answers_are_not_kept() {
-    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-older"));
-    let [a, _b, _c] = three(&fleet, &from, &files).await;
-    a.member.gate().set_begun(5);
-    // On a busy machine a node may be too slow, and then this one asks the origin itself.
-    let path = 'answered: {
-        for number in 0..50 {
-            let path = format!("/{number}");
-            from.on(&path, Script::fresh(b"one"));
-            if a.get(&path).await.cache_status().contains("fleet=") {
-                break 'answered path;
-            }
-        }
-        panic!("no node has answered");
-    };
-    let count = from.count();
-    let reply = a.get(&path).await;
-    assert_eq!((reply.text().as_str(), is_own_hit(&reply)), ("one", false), "{}", reply.cache_status());
-    a.member.gate().set_begun(0);
-    a.get(&path).await;
-    assert!(is_own_hit(&a.get(&path).await));
-    assert_eq!(from.count(), count);
 }
 
 #[tokio::test]
@@ -242,4 +108,177 @@ async fn headers_of_nodes_need_certificates() {
     let stream = tls_with(own, b.peer(), "localhost").await.expect("TLS");
     let reply = Http2::over(stream).await.ask("GET", "https://site.test/a", &[]).await;
     assert_eq!(reply.status, 400, "it says nothing of the fleet");
+}
+
+#[tokio::test]
+async fn routes_with_parts_ask_no_node() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-parts"));
+    let described = || {
+        let mut parts = route("/parts/", "o");
+        parts.rules.part_size = Some(at(1 << 20));
+        one_site(&from, vec![parts, route("/", "o")])
+    };
+    let nodes = [
+        start_with(&fleet, "a", described(), &files).await,
+        start_with(&fleet, "b", described(), &files).await,
+        start_with(&fleet, "c", described(), &files).await,
+    ];
+    set_owners(&nodes);
+    let [a, b, c] = &nodes;
+    // The origin gives no parts.
+    from.now("/parts/a", Script::ok(&["cache-control: max-age=60", "etag: \"x\""], &vec![7; 3 << 20]));
+    for _ in 0..4 {
+        assert_eq!(a.get("/parts/a").await.body.len(), 3 << 20);
+    }
+    assert_eq!((b.proxy.stats().requests, c.proxy.stats().requests), (0, 0));
+    assert_eq!(a.puts(), (1, 0), "it is on the disk");
+    from.on("/b", Script::fresh(b"b"));
+    assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "others are shared");
+}
+
+/// An origin that is away or silent does not take the nodes away that have what others ask for.
+#[tokio::test]
+async fn failing_origins_leave_owners_in() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-failing"));
+    let [a, b, _c] = three(&fleet, &from, &files).await;
+    for path in ["/one", "/two"] {
+        from.now(path, Script::fresh(b"kept"));
+        b.get(path).await;
+        from.now(path, Script::raw(b"").close());
+    }
+    from.now("/dead", Script::raw(b"").close());
+    for _ in 0..4 {
+        assert_eq!(a.get("/dead").await.status, 502);
+    }
+    let reply = a.get("/one").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "kept"), "{}", reply.cache_status());
+    let count = from.count();
+    let mut clients = Vec::new();
+    for number in 0..4 {
+        let path = format!("/silent/{number}");
+        from.now(&path, Script::default().hang());
+        let mut client = Client::connect(a.proxy.address).await;
+        client.send(format!("GET {path} HTTP/1.1\r\n{HOST}\r\n\r\n").as_bytes()).await;
+        clients.push(client);
+    }
+    // Each is requested by the owners, and then by this node itself.
+    from.wait_for(count + 3 * clients.len()).await;
+    let reply = a.get("/two").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "kept"), "{}", reply.cache_status());
+}
+
+/// The origin has the rest of a body that an owner breaks off.
+#[tokio::test]
+async fn broken_bodies_go_on_at_origin() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-broken"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    let body: Vec<u8> = (0..100_000_u32).map(|at| (at >> 8) as u8).collect();
+    let headers = ["cache-control: max-age=60", "etag: \"x\""];
+    let whole = Script::ok(&headers, &body).bytes();
+    from.on("/a", Script::raw(&whole[..whole.len() - 30_000]).close()).on("/a", Script::range(&headers, &body));
+    let reply = a.get("/a").await;
+    assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+    assert!(reply.body == body, "{} bytes", reply.body.len());
+    assert_eq!(a.proxy.stats().resumed, 1);
+    assert!(from.got()[1].header("range").ends_with("-99999"), "the rest alone");
+    assert!(is_own_hit(&a.get("/a").await), "it is kept");
+}
+
+/// By other rules the same URL may have another key.
+#[tokio::test]
+async fn nodes_of_other_rules_do_not_answer() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-rules"));
+    let other = one_site(&from, vec![route("/more/", "o"), route("/", "o")]);
+    let nodes = [
+        start_with(&fleet, "a", other, &files).await,
+        start(&fleet, "b", &from, &files).await,
+        start(&fleet, "c", &from, &files).await,
+    ];
+    set_owners(&nodes);
+    from.on("/a", Script::fresh(b"x"));
+    let reply = nodes[0].get("/a").await;
+    assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
+    assert_eq!((nodes[1].puts(), nodes[2].puts()), ((0, 0), (0, 0)));
+}
+
+/// Those who wait for an answer that is not kept ask the owner, and not the origin.
+#[tokio::test]
+async fn waiting_requests_ask_the_owner() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-waiting"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    a.member.gate().set_begun(5);
+    from.now("/a", Script::default().wait("go").then(&Script::fresh(b"one").bytes()));
+    let opened = async {
+        a.proxy.wait_for(|stats| stats.requests >= 3).await;
+        from.open("go");
+    };
+    let (one, two, three, ()) = tokio::join!(a.get("/a"), a.get("/a"), a.get("/a"), opened);
+    for reply in [one, two, three] {
+        assert_eq!(reply.text(), "one");
+        assert!(reply.cache_status().contains("fleet="), "{}", reply.cache_status());
+    }
+}
+
+/// Origins are told of the client, and not of the node that asks the owner.
+#[tokio::test]
+async fn owners_tell_origins_of_clients() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-client"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    from.on("/a", Script::fresh(b"x"));
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).expect("an address");
+    let mut client = Client::of(socket.connect(a.proxy.address).await.expect("connected"));
+    let reply = client.ask(&["GET /a HTTP/1.1", HOST, "x-forwarded-for: 192.0.2.1"]).await;
+    assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+    let got = &from.got()[0];
+    assert_eq!(got.header("x-forwarded-for"), "127.0.0.2");
+    assert_eq!((got.header("x-forwarded-proto").as_str(), got.header("host").is_empty()), ("http", false));
+}
+
+#[tokio::test]
+async fn nodes_of_other_fleets_do_not_answer() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-identity"));
+    let [a, b, c] = three(&fleet, &from, &files).await;
+    from.on("/a", Script::fresh(b"x"));
+    a.member.gate().set_fleet(9);
+    assert_eq!(a.get("/a").await.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
+    assert_eq!((b.puts(), c.puts()), ((0, 0), (0, 0)));
+}
+
+/// A node whose answers are late is slow, and not away: its share stays with it.
+#[tokio::test]
+async fn late_answers_of_nodes_are_counted() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-late"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    for gate in ["one", "two", "three"] {
+        let (path, fresh) = (format!("/{gate}"), Script::fresh(b"x"));
+        from.on(&path, Script::default().wait(gate).then(&fresh.bytes())).on(&path, fresh);
+        let reply = a.get(&path).await;
+        assert!(reply.cache_status().contains("fleet=\"c\""), "{gate}: {}", reply.cache_status());
+        // The answer of the first owner comes while the next one is waited for.
+        from.open(gate);
+    }
+    from.on("/four", Script::fresh(b"x"));
+    let reply = a.get("/four").await;
+    assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+}
+
+/// A copy without tags could not be purged by them.
+#[tokio::test]
+async fn routes_that_hide_tags_ask_nobody() {
+    let (from, fleet, files) = (Origin::start().await, ModelFleet::default(), Certificates::new("shares-hidden"));
+    let described = || {
+        let mut hidden = route("/", "o");
+        hidden.rules.strip_tags = Some(at(true));
+        one_site(&from, vec![hidden])
+    };
+    let nodes = [
+        start_with(&fleet, "a", described(), &files).await,
+        start_with(&fleet, "b", described(), &files).await,
+        start_with(&fleet, "c", described(), &files).await,
+    ];
+    set_owners(&nodes);
+    from.on("/a", Script::ok(&["cache-control: max-age=60", "surrogate-key: t"], b"x"));
+    assert_eq!(nodes[0].get("/a").await.header("surrogate-key"), "");
+    assert_eq!((nodes[1].proxy.stats().requests, nodes[0].puts()), (0, (1, 0)));
 }

@@ -14,6 +14,7 @@ mod conditional_and_range;
 mod cookies;
 mod cookies_of_requests;
 mod fleet;
+mod fleet_copies;
 mod fleet_shares;
 mod forward_and_reverse;
 mod forwarding;

@@ -296,6 +296,7 @@ impl Driver {
         let actions = {
             let mut machine = self.shared.machine();
             let actions = machine.on_event(since_boot(), event);
+            self.shared.gate.set_required(machine.required());
             self.shared.set_gate(&machine);
             let applied = machine.applied();
             // Without a mark of the fleet the revision is 0, which no answer is behind.

@@ -49,6 +49,8 @@ pub(super) struct RequestPart {
     waiting: BTreeMap<u64, WaitingPurge>,
     queue: VecDeque<QueuedPurge>,
     queue_at: Duration,
+    /// The last revision of a purge that was queued, and the identity of its fleet.
+    queued_through: (u128, u64),
     counted: PurgeBucket,
     sized: PurgeBucket,
     /// Whether something has changed for which purges may wait.
@@ -87,6 +89,7 @@ impl RequestPart {
             waiting: BTreeMap::new(),
             queue: VecDeque::new(),
             queue_at: Duration::ZERO,
+            queued_through: (0, 0),
             counted: PurgeBucket::new(u64::from(count), period),
             sized: PurgeBucket::new(rules.log_bytes_max, SIZE_PERIOD),
             must_settle: false,
@@ -101,6 +104,19 @@ impl RequestPart {
 }
 
 impl FleetMachine {
+    /// What other nodes must have applied that this one asks for objects, for [`FleetGate::required`]: a queued purge is made
+    /// here, and their stores do not have it yet.
+    ///
+    /// [`FleetGate::required`]: nectary_host::fleet::FleetGate::required
+    pub fn required(&self) -> u64 {
+        let (identity, revision) = self.requests.queued_through;
+        match self.requests.queue.is_empty() {
+            false => u64::MAX,
+            true if identity == self.identity => revision,
+            true => 0,
+        }
+    }
+
     pub(super) fn on_purge_requested(&mut self, now: Duration, ticket: u64, purge: FleetPurge, wish: PurgeWish) {
         if let Err(error) = self.admit(now, &purge) {
             return self.answer(ticket, Err(error));
@@ -162,7 +178,12 @@ impl FleetMachine {
 
     pub(super) fn on_appended(&mut self, now: Duration, ticket: u64, revision: u64, mut living: Vec<NodeName>) {
         self.requests.trouble = None;
-        self.requests.queue.retain(|queued| queued.ticket != ticket);
+        if self.requests.queue.iter().any(|queued| queued.ticket == ticket) {
+            let (identity, known) = self.requests.queued_through;
+            let known = if identity == self.identity { known } else { 0 };
+            self.requests.queued_through = (self.identity, known.max(revision));
+            self.requests.queue.retain(|queued| queued.ticket != ticket);
+        }
         if !living.contains(&self.own.name) {
             // It waits for this node nevertheless, which has to join again before it serves.
             living.push(self.own.name.clone());

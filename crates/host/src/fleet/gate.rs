@@ -28,6 +28,7 @@ pub struct FleetGate {
     serve_until_ms: AtomicU64,
     applied: AtomicU64,
     begun: AtomicU64,
+    required: AtomicU64,
     fleet: AtomicU64,
     rules: AtomicU64,
 }
@@ -82,6 +83,17 @@ impl FleetGate {
     /// Sets the last revision that is being applied. Call it before the store is told.
     pub fn set_begun(&self, revision: u64) {
         self.begun.store(revision, Ordering::Release);
+    }
+
+    /// What another node must have applied besides, so that its answer is used: a purge that was made at this node before it
+    /// was in the log. `u64::MAX` while it is not, so that nobody is asked.
+    pub fn required(&self) -> u64 {
+        self.required.load(Ordering::Acquire)
+    }
+
+    /// Sets what other nodes must have applied besides. Call it before the purge is made here.
+    pub fn set_required(&self, revision: u64) {
+        self.required.store(revision, Ordering::Release);
     }
 
     /// Sets until when this node is a member, and until when it may serve, as times of [`since_boot`]. Zero shuts it.

@@ -14,13 +14,18 @@ pub const FLEET: &str = "nectary-fleet-identity";
 pub const CLIENT: &str = "nectary-fleet-client";
 /// Whether the client used TLS: `0` or `1`.
 pub const SECURE: &str = "nectary-fleet-secure";
-/// `1` in a request for an object that the asking node has invalidated: the answering one validates what it has.
+/// `1` in a request for an object that the asking node has invalidated: the answering one purges what it has, and then
+/// answers.
 pub const FRESH: &str = "nectary-fleet-fresh";
-/// What a response is: [`STATE_OK`], [`STATE_BEHIND`] or [`STATE_AWAY`]. A response has also the revision that its node had
+/// The hash of the rules by which the asking node makes keys, 32 hexadecimal digits.
+pub const RULES: &str = "nectary-fleet-rules";
+/// What a response is: [`STATE_OK`], [`STATE_FAILED`], [`STATE_BEHIND`] or [`STATE_AWAY`]. A response has also the revision that its node had
 /// applied before it looked for the object, and its fleet.
 pub const STATE: &str = "nectary-fleet-state";
 /// A response of the store or the origin.
 pub const STATE_OK: &str = "ok";
+/// The node has no response of the origin.
+pub const STATE_FAILED: &str = "failed";
 /// The node has not applied the revision of the request in time.
 pub const STATE_BEHIND: &str = "behind";
 /// The node may not serve from its store.
@@ -30,6 +35,8 @@ pub const STATE_AWAY: &str = "away";
 pub const TAGS: &str = "nectary-fleet-tags";
 /// The object has tags that its headers do not name.
 pub const TAGS_MORE: &str = "more";
+/// Only in responses: `1` if the object was softly purged, so its age and its headers do not say how long it is fresh.
+pub const STALE: &str = "nectary-fleet-stale";
 /// What all of these headers begin with.
 pub const PREFIX: &str = "nectary-fleet-";
 
@@ -39,7 +46,7 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, STATE, TAGS];
+        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, STATE, TAGS, STALE];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }

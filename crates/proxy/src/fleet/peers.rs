@@ -23,7 +23,7 @@ use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 /// The longest time to connect to another node.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The keys that are remembered as invalidated.
+/// The keys, and the tags, that are remembered as invalidated.
 const INVALIDATED_MAX: usize = 1 << 16;
 
 /// How a node of a fleet and the others that share its keys reach each other.
@@ -43,6 +43,30 @@ pub(crate) struct Peers {
     /// The rules of connections to other nodes.
     pub rules: Arc<OriginRules>,
     invalidated: Mutex<InvalidatedKeys>,
+    tags: Mutex<InvalidatedTags>,
+}
+
+/// The tags that unsafe requests have invalidated at this node, and when: what owners have of them is older. Which keys have
+/// a tag is known from their responses alone.
+#[derive(Debug, Default)]
+struct InvalidatedTags {
+    /// The hash of each tag, and the time of its last invalidation in Unix milliseconds.
+    times: HashMap<u64, u64>,
+    /// The same in order; those that were invalidated again are passed over.
+    order: VecDeque<(u64, u64)>,
+}
+
+impl InvalidatedTags {
+    fn insert(&mut self, tag: u64, at_ms: u64) {
+        self.times.insert(tag, at_ms);
+        self.order.push_back((tag, at_ms));
+        while self.order.len() > INVALIDATED_MAX {
+            let Some((oldest, time)) = self.order.pop_front() else { return };
+            if self.times.get(&oldest) == Some(&time) {
+                self.times.remove(&oldest);
+            }
+        }
+    }
 }
 
 /// The keys that unsafe requests have invalidated at this node, and not at their owners: these are to validate what they have.
@@ -88,7 +112,7 @@ impl Peers {
         let times = OriginTimes::of(limits);
         let times = OriginTimes { connect: times.connect.min(CONNECT_TIME_MAX), ..times };
         let rules = OriginRules { http2: true, ..OriginRules::new(times, Arc::new(OriginTrust::with_files(files)?)) };
-        Ok(Peers { certificates, rules: Arc::new(rules), invalidated: Mutex::default() })
+        Ok(Peers { certificates, rules: Arc::new(rules), invalidated: Mutex::default(), tags: Mutex::default() })
     }
 
     fn invalidated(&self) -> MutexGuard<'_, InvalidatedKeys> {
@@ -109,6 +133,25 @@ impl Peers {
     /// Notes that an owner has validated what it has of a key since an invalidation.
     pub fn note_fresh(&self, key: &[u8], invalidation: u64) {
         self.invalidated().remove(xxh3_64(key), invalidation);
+    }
+
+    fn tags(&self) -> MutexGuard<'_, InvalidatedTags> {
+        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a tag was invalidated at this node at a time in Unix milliseconds. The oldest of very many are forgotten.
+    pub fn note_invalidated_tag(&self, tag: &[u8], at_ms: u64) {
+        self.tags().insert(xxh3_64(tag), at_ms);
+    }
+
+    /// Whether tags were invalidated at this node.
+    pub fn has_invalidated_tags(&self) -> bool {
+        !self.tags().times.is_empty()
+    }
+
+    /// Whether a tag was invalidated at this node at a time in Unix milliseconds or later.
+    pub fn is_tag_invalidated_since(&self, tag: &[u8], time_ms: u64) -> bool {
+        self.tags().times.get(&xxh3_64(tag)).is_some_and(|at_ms| *at_ms >= time_ms)
     }
 
     /// What does the handshake with another node.
@@ -153,6 +196,12 @@ mod tests {
         assert!(!keys.numbers.contains_key(&1) && keys.numbers.contains_key(&10));
         keys.insert(5);
         assert!(!keys.numbers.contains_key(&10) && keys.order.len() == INVALIDATED_MAX);
+        let mut tags = InvalidatedTags::default();
+        (0..2).for_each(|at_ms| tags.insert(1, at_ms));
+        (0..INVALIDATED_MAX as u64 - 1).for_each(|tag| tags.insert(tag + 10, 5));
+        assert!(tags.times.contains_key(&1), "it was invalidated again since");
+        tags.insert(5, 5);
+        assert!(!tags.times.contains_key(&1) && tags.order.len() == INVALIDATED_MAX);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use hyper::body::Incoming;
 use nectary_host::fleet::Standing;
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
 use tokio::sync::oneshot;
@@ -25,6 +26,7 @@ use super::locality;
 use super::lookup::{Lookup, facts_of, look_at};
 use super::partial;
 use super::pass::{self, Size};
+use super::peers::PeerAnswer;
 use super::reply::{Source, failed, from_stored, own};
 use super::request::ClientRequest;
 use super::rest::{self, Kept};
@@ -37,7 +39,7 @@ use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
 use crate::rules::vary::{PART_MARKER, PART_NAME, matches_variant, names_in, push_variant, sort_names};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::Found;
-use crate::upstream::{FetchError, Probe};
+use crate::upstream::{FetchError, Lease, Probe};
 
 /// The maximum number of times that a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
@@ -298,13 +300,24 @@ fn stale_at_once(
     Some(found)
 }
 
-/// Sends the request to the origin without filling the store, and falls back to the stored response if the origin
-/// fails.
+/// Asks the nodes that own the key of a request which does not fill the store, unless the response to it is for its client
+/// alone.
+async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, Lease)> {
+    let is_for_all = request.method == Method::GET && !request.features.has_range && !request.directives.no_store;
+    let question = request.peer_question().filter(|_| is_for_all && !is_remembered(request))?;
+    let PeerAnswer { response, lease, .. } = question.ask(&request.worker).await?;
+    request.answer.set(|| lease.answer());
+    Some((response, lease))
+}
+
+/// Sends the request to the owner of its key or to the origin without filling the store, and falls back to the stored
+/// response if the origin fails.
 async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> Response<ReplyBody> {
-    if stale.is_none() {
-        return pass::pass(request, None, why).await;
-    }
-    match pass::ask(&request, None).await {
+    let answered = match answer_of_peer(&request).await {
+        Some(answer) => Ok(answer),
+        None => pass::ask(&request, None).await,
+    };
+    match answered {
         Ok((response, lease)) => {
             let status = response.status();
             match Failure::of(status).and_then(|failure| stale_on(&request, stale, failure)) {

@@ -26,7 +26,7 @@ use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
 use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
-use super::rest::strong_validator;
+use super::rest::{OriginOfRest, continued, strong_validator};
 use crate::access_log::AnswerNote;
 use crate::hit_for_miss::Reason;
 use crate::rules::age::Times;
@@ -69,7 +69,7 @@ pub(super) struct Plan {
     part: Option<PartRange>,
     herald: Herald,
     /// The question to other nodes that is asked first.
-    peers: Option<PeerQuestion>,
+    peers: Option<Rc<PeerQuestion>>,
     /// Whether what is fetched stays in memory alone, as its key is in the share of another node.
     is_copy: bool,
     /// Where the log of the request that began the fetch is told of the origin's answer.
@@ -243,6 +243,11 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         let (response, lease) = match exchange(&worker.upstream, &to, head, RequestBody::Empty, &hear).await {
             Ok((response, lease)) => (response, lease.of_request(counted)),
             Err(error) => {
+                if let Some(question) = &plan.peers
+                    && let Some(answer) = question.ask_left_out(&worker).await
+                {
+                    return take_from_peer(&plan, fill, answer, request_ms, tell).await;
+                }
                 worker.stats.failed_fills.add(1);
                 drop(fill);
                 _ = tell.send(Told::Failed(error));
@@ -293,7 +298,8 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             continue;
         }
         let response = Response::from_parts(parts, body);
-        fetch_body(&plan, fill, response, lease, times, is_doubtful, tell).await;
+        let from = if is_doubtful { Sender::DoubtfulOrigin } else { Sender::Origin };
+        fetch_body(&plan, fill, response, lease, times, from, tell).await;
         return;
     }
 }
@@ -317,10 +323,20 @@ async fn take_from_peer(
     remove_hop_by_hop(&mut parts.headers);
     let response = Response::from_parts(parts, body);
     if may_keep {
-        return fetch_body(plan, fill, response, lease, times, false, tell).await;
+        return fetch_body(plan, fill, response, lease, times, Sender::Node, tell).await;
     }
     fill.decline();
     _ = tell.send(Told::Direct(response, lease));
+}
+
+/// Who sends a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Origin,
+    /// An origin whose body may be cut off.
+    DoubtfulOrigin,
+    /// Another node: if it breaks the body off, the origin has the rest.
+    Node,
 }
 
 /// Counts a fetch as under way until this value is dropped.
@@ -385,7 +401,7 @@ async fn fetch_body(
     response: Response<Incoming>,
     lease: Lease,
     times: Times,
-    is_doubtful: bool,
+    from: Sender,
     tell: oneshot::Sender<Told>,
 ) {
     let worker = &plan.worker;
@@ -431,9 +447,8 @@ async fn fetch_body(
         strip(&mut headers);
     }
     let own_cookies = if keeps_cookies(&plan.route, &headers) { Vec::new() } else { cookies::take(&mut headers) };
-    let metadata = (is_tagged && is_bounded && !is_of_client && verdict.is_storable() && !is_doubtful)
-        .then(|| to_metadata(status, &headers, times))
-        .flatten();
+    let is_good = is_tagged && is_bounded && !is_of_client && from != Sender::DoubtfulOrigin;
+    let metadata = (is_good && verdict.is_storable()).then(|| to_metadata(status, &headers, times)).flatten();
     let Some(metadata) = metadata else {
         // After a server error the next response may be storable, so the key is not remembered.
         if !is_trouble(status) {
@@ -469,7 +484,10 @@ async fn fetch_body(
     }
     // The fetch continues even if no request waits for it any more.
     _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
-    let mut pieces = pieces(response.into_body(), lease);
+    let to = plan.to.as_ref().filter(|_| from == Sender::Node && status == StatusCode::OK);
+    let origin =
+        to.map(|to| OriginOfRest::new(worker, (to, &plan.head), response.headers().clone(), plan.asked.clone()));
+    let mut pieces = continued(pieces(response.into_body(), lease), origin.zip(body_bytes));
     let mut left_bytes = Some(fill.object_bytes_max());
     while let Some(piece) = pieces.next().await {
         let written = match piece {

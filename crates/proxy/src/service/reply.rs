@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
-use nectary_host::fleet::peer_headers::{TAGS, TAGS_MORE};
+use nectary_host::fleet::peer_headers::{STALE, TAGS, TAGS_MORE};
 use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
@@ -129,7 +129,7 @@ pub(crate) fn from_stored(
     cache_status: HeaderValue,
     outcome: Outcome,
 ) -> Response<ReplyBody> {
-    let has_more_tags = (question.client.door == Door::Fleet).then(|| has_more_tags(question, stored, &source));
+    let of_node = (question.client.door == Door::Fleet).then(|| FactsForNode::of(question, stored, &source));
     let body_bytes = source.body_bytes();
     let features = question.features;
     let is_joined = matches!(source, Source::Joined(..));
@@ -183,13 +183,10 @@ pub(crate) fn from_stored(
             turn_into_whole(&mut headers);
         }
     }
-    if let Some(has_more_tags) = has_more_tags {
+    match of_node {
         // Another node makes the response of its client.
-        if has_more_tags {
-            headers.insert(HeaderName::from_static(TAGS), HeaderValue::from_static(TAGS_MORE));
-        }
-    } else {
-        question.route.response_headers.apply(&mut headers);
+        Some(facts) => facts.say(&mut headers),
+        None => question.route.response_headers.apply(&mut headers),
     }
     if question.method == Method::HEAD
         && status != StatusCode::NOT_MODIFIED
@@ -216,14 +213,36 @@ pub(crate) fn from_stored(
     finish(question.client, status, headers, content, ticket)
 }
 
-/// Whether what answers another node has tags that its headers do not name, or may have: a response that was confirmed keeps
-/// tags that the last one no longer names.
-#[cold]
-fn has_more_tags(question: &Question<'_>, stored: &StoredResponse, source: &Source) -> bool {
-    let Source::Object(object, _) = source else { return question.route.strips_tags };
-    let named = tags_of(&stored.headers(), origin_of(question.key));
-    let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);
-    !question.worker.store.has_only_tags(question.key, object, named)
+/// What another node must know of a stored response beside its headers.
+struct FactsForNode {
+    /// Whether it has tags that its headers do not name, or may have: a response that was confirmed keeps tags that the last
+    /// one no longer names.
+    has_more_tags: bool,
+    /// Whether it was softly purged. By its age it may be fresh.
+    is_purged: bool,
+}
+
+impl FactsForNode {
+    #[cold]
+    fn of(question: &Question<'_>, stored: &StoredResponse, source: &Source) -> FactsForNode {
+        let Source::Object(object, _) = source else {
+            return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false };
+        };
+        let named = tags_of(&stored.headers(), origin_of(question.key));
+        let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);
+        let has_more_tags = !question.worker.store.has_only_tags(question.key, object, named);
+        FactsForNode { has_more_tags, is_purged: object.stale_since_s().is_some() }
+    }
+
+    fn say(&self, headers: &mut HeaderMap) {
+        let mut say = |name, value| _ = headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        if self.has_more_tags {
+            say(TAGS, TAGS_MORE);
+        }
+        if self.is_purged {
+            say(STALE, "1");
+        }
+    }
 }
 
 /// The multipart body with several parts of a stored response. It is rare, so its code is kept out of the common path.
@@ -377,6 +396,10 @@ fn allowed(request: &ClientRequest) -> HeaderValue {
     text_value(methods)
 }
 
+/// In the extensions of an answer for which there is no response of the origin.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unreached;
+
 /// The answer to a client if there is no response of the origin, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
@@ -385,7 +408,10 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
         FetchError::Crowded | FetchError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_GATEWAY,
     };
-    own_with(request, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
+    let (outcome, kind) = (Outcome::Failed, "text/plain; charset=utf-8");
+    let mut response = own_with(request, status, cache_status, outcome, kind, &error.to_string(), false);
+    response.extensions_mut().insert(Unreached);
+    response
 }
 
 /// The answer to a request with a bad body; the connection ends after it.

@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::unfold;
 use http::header::{
     CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE,
 };
@@ -24,8 +26,10 @@ use super::reply::content_range;
 use super::request::ClientRequest;
 use crate::pieces::{BodyError, Lost, Pieces, Resume, exactly};
 use crate::rules::parse_date_s;
+use crate::stats::{AskedUrl, WorkerStats};
 use crate::stored::response::Found;
 use crate::upstream::{Destination, RequestBody, RequestHead, exchange, pieces};
+use crate::worker::Worker;
 
 /// Limits how often it is logged that a body goes on from the origin. A silent disk interrupts many.
 static RESUMED: Throttle = Throttle::every(Duration::from_secs(60));
@@ -68,13 +72,107 @@ fn resume(request: &ClientRequest, kept: Kept, whole_bytes: Option<u64>) -> Opti
     }))
 }
 
-/// The request for a range of the response to `request`, if its representation has this validator.
-fn conditional(request: &ClientRequest, validator: HeaderValue) -> Option<(Destination, RequestHead)> {
+/// The request of the fetch for the response to `request`.
+fn unconditional(request: &ClientRequest) -> Option<(Destination, RequestHead)> {
     let (to, mut head) = request.upstream();
     head.ask_for_all();
     head.accept(&request.headers, &request.route.request_headers);
-    head.headers.insert(IF_RANGE, validator);
     Some((to?, head))
+}
+
+/// Where the rest of a response is, and what proves that it is the rest of the same one.
+#[derive(Clone)]
+pub(super) struct OriginOfRest {
+    worker: Rc<Worker>,
+    to: Destination,
+    /// The request for the whole.
+    head: RequestHead,
+    /// The headers of the response that has begun.
+    begun: HeaderMap,
+    asked: AskedUrl,
+}
+
+impl OriginOfRest {
+    pub fn new(
+        worker: &Rc<Worker>,
+        (to, head): (&Destination, &RequestHead),
+        begun: HeaderMap,
+        asked: AskedUrl,
+    ) -> OriginOfRest {
+        OriginOfRest { worker: worker.clone(), to: to.clone(), head: head.clone(), begun, asked }
+    }
+
+    /// Requests a range of the body. *Errors*: the origin does not have the same body, or does not prove it.
+    async fn get(self, range: Range<u64>, size_bytes: u64) -> Result<Pieces, BodyError> {
+        let OriginOfRest { worker, to, mut head, begun, asked } = self;
+        let validator = strong_validator(&begun).ok_or_else(|| BodyError("it has no strong validator".to_owned()))?.1;
+        head.headers.insert(IF_RANGE, validator);
+        let text = format!("bytes={}-{}", range.start, range.end - 1);
+        head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
+        let counted = asked.begin();
+        let answered = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
+        let (response, lease) = answered.map_err(|error| BodyError(error.to_string()))?;
+        let lease = lease.of_request(counted);
+        if let Some(odd) = difference(&response, &begun, &range, size_bytes) {
+            return Err(BodyError(format!("the origin does not have the same body now: {odd}")));
+        }
+        Ok(exactly(pieces(response.into_body(), lease), range.end - range.start))
+    }
+
+    /// The bytes from this one on, because the sender of those before has broken off. Counts and logs that.
+    async fn get_from(self, start: u64, size_bytes: u64, why: &BodyError) -> Result<Pieces, BodyError> {
+        let (stats, url) = (self.worker.stats.clone(), String::from_utf8_lossy(self.asked.url()).into_owned());
+        let found = self.get(start..size_bytes, size_bytes).await;
+        note_rest(&stats, (&url, start, &why.0), &found);
+        found
+    }
+}
+
+/// The pieces of a body of this length that another node sends; if it breaks the body off, the rest comes from the origin.
+/// Without an origin they are as they come.
+pub(super) fn continued(pieces: Pieces, origin: Option<(OriginOfRest, u64)>) -> Pieces {
+    if origin.is_none() {
+        return pieces;
+    }
+    Box::pin(unfold((pieces, 0, origin), async |(mut pieces, position, origin)| {
+        let piece = pieces.next().await?;
+        let (mut pieces, piece) = match (piece, origin) {
+            (Ok(piece), origin) => {
+                let position = position + piece.len() as u64;
+                return Some((Ok(piece), (pieces, position, origin)));
+            }
+            (Err(why), Some((origin, size_bytes))) if position < size_bytes => {
+                match origin.get_from(position, size_bytes, &why).await {
+                    Ok(mut rest) => {
+                        let piece = rest.next().await?;
+                        (rest, piece)
+                    }
+                    Err(error) => (pieces, Err(error)),
+                }
+            }
+            (error, _) => (pieces, error),
+        };
+        if piece.is_err() {
+            pieces = Box::pin(futures_util::stream::empty());
+        }
+        Some((piece, (pieces, position, None)))
+    }))
+}
+
+/// Counts and logs that a body goes on from the origin, or that it is cut off.
+fn note_rest(stats: &WorkerStats, (url, start, why): (&str, u64, &str), found: &Result<Pieces, BodyError>) {
+    match found {
+        Ok(_) => {
+            stats.resumed.add(1);
+            let message = format_args!("{url}: from byte {start} on the body comes from the origin ({why})");
+            RESUMED.write(Level::Warning, "proxy", message);
+        }
+        Err(error) => {
+            stats.cut_off.add(1);
+            let message = format_args!("{url}: the body is cut off at byte {start} ({why}): {error}");
+            CUT_OFF.write(Level::Warning, "proxy", message);
+        }
+    }
 }
 
 impl Rest {
@@ -94,45 +192,24 @@ impl Rest {
 
     /// Gets lost bytes, counts and logs that, or that the body is cut off.
     async fn get(&self, lost: Lost) -> Result<Pieces, BodyError> {
-        let url = String::from_utf8_lossy(&self.request.key);
-        let (stats, start, why) = (&self.request.worker.stats, lost.start, &lost.why);
         let found = self.find(&lost).await;
-        match &found {
-            Ok(_) => {
-                stats.resumed.add(1);
-                let message = format_args!("{url}: from byte {start} on the body comes from the origin ({why})");
-                RESUMED.write(Level::Warning, "proxy", message);
-            }
-            Err(error) => {
-                stats.cut_off.add(1);
-                let message = format_args!("{url}: the body is cut off at byte {start} ({why}): {error}");
-                CUT_OFF.write(Level::Warning, "proxy", message);
-            }
-        }
+        let url = String::from_utf8_lossy(&self.request.key);
+        note_rest(&self.request.worker.stats, (&url, lost.start, &lost.why), &found);
         found
     }
 
     async fn find(&self, lost: &Lost) -> Result<Pieces, BodyError> {
         let refused = |why: &str| BodyError(why.to_owned());
         let stored = self.stored().ok_or_else(|| refused("it has no strong validator"))?;
-        let validator = strong_validator(&stored).ok_or_else(|| refused("it has no strong validator"))?.1;
-        let (to, mut head) = conditional(&self.request, validator).ok_or_else(|| refused("it has no origin"))?;
+        let (to, head) = unconditional(&self.request).ok_or_else(|| refused("it has no origin"))?;
         let size_bytes = self.whole_bytes.or(lost.size_bytes);
         let size_bytes = size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
         let range = lost.start..lost.end.unwrap_or(size_bytes);
         if range.is_empty() || range.end > size_bytes {
             return Err(refused("it has no such bytes"));
         }
-        let text = format!("bytes={}-{}", range.start, range.end - 1);
-        head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
-        let counted = self.request.asked().begin();
-        let asked = exchange(&self.request.worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
-        let (response, lease) = asked.map_err(|error| BodyError(error.to_string()))?;
-        let lease = lease.of_request(counted);
-        if let Some(odd) = difference(&response, &stored, &range, size_bytes) {
-            return Err(BodyError(format!("the origin does not have the same body now: {odd}")));
-        }
-        Ok(exactly(pieces(response.into_body(), lease), range.end - range.start))
+        let origin = OriginOfRest::new(&self.request.worker, (&to, &head), stored, self.request.asked());
+        origin.get(range, size_bytes).await
     }
 }
 
@@ -217,7 +294,7 @@ mod tests {
         let body = match body {
             Some(body) => Full::new(Bytes::from_static(body)).boxed(),
             // A body of unknown length, as one in chunks.
-            None => StreamBody::new(futures_util::stream::empty()).boxed(),
+            None => BodyExt::boxed(StreamBody::new(futures_util::stream::empty())),
         };
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(status).expect("a status");

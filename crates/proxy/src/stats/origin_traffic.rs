@@ -93,6 +93,11 @@ impl AskedUrl {
         AskedUrl { traffic: traffic.clone(), names: Rc::new(AskedNames { url, origin }), requests: 1 }
     }
 
+    /// The URL, which may be cut off.
+    pub fn url(&self) -> &[u8] {
+        &self.names.url
+    }
+
     /// The same, for requests that continue an earlier one: of the URL they count the bytes alone.
     pub fn continued(self) -> AskedUrl {
         AskedUrl { requests: 0, ..self }

@@ -13,6 +13,7 @@ pub mod model_fleet;
 pub mod names;
 pub mod origin;
 pub mod proxy;
+pub mod sharing;
 pub mod sites;
 
 pub use authority::Authority;

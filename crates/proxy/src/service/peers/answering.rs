@@ -2,21 +2,21 @@
 //!
 //! Owns: whose request it is, whether this node may answer it, and what the answer says beside the response.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::CACHE_STATUS;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
-use nectary_host::fleet::Standing;
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FRESH, HOP, REVISION, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_OK,
+    CLIENT, FLEET, FRESH, HOP, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_OK,
 };
+use nectary_host::fleet::{RulesHash, Standing};
 use tokio::time::timeout;
 
 use super::super::cached;
-use super::super::reply::own;
+use super::super::reply::{Unreached, own};
 use super::super::request::{Client, ClientRequest};
 use super::asking::name_of;
 use crate::body::ReplyBody;
@@ -30,7 +30,7 @@ const REACH_TIME_MAX: Duration = Duration::from_millis(500);
 pub(in crate::service) fn client_of(
     client: &Rc<Client>,
     headers: &HeaderMap,
-    trusts: impl Fn(std::net::IpAddr) -> bool,
+    trusts: impl Fn(IpAddr) -> bool,
 ) -> Rc<Client> {
     if client.door != Door::Fleet {
         return client.clone();
@@ -39,14 +39,15 @@ pub(in crate::service) fn client_of(
     let address = text(CLIENT).and_then(|text| text.parse().ok());
     let mut own = client.with(client.exchange.clone());
     own.is_unnamed = address.is_none();
-    own.address = address.map_or(client.address, |address| SocketAddr::new(address, 0));
+    // One without an address counts as the machine that it is on, as at the node that asks.
+    own.address = SocketAddr::new(address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0);
     own.is_trusted = address.is_some_and(trusts);
     own.is_secure = text(SECURE) == Some("1");
     Rc::new(own)
 }
 
 /// Answers a request of another node: from the store, or from the origin, and from no other node.
-pub(in crate::service) async fn answer(mut request: ClientRequest, body: Incoming) -> Response<ReplyBody> {
+pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -> Response<ReplyBody> {
     let headers = &request.headers;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &str, radix| text(name).and_then(|text| u64::from_str_radix(text, radix).ok());
@@ -59,14 +60,25 @@ pub(in crate::service) async fn answer(mut request: ClientRequest, body: Incomin
         let text = "Nodes ask each other only for objects.";
         return own(&request, StatusCode::METHOD_NOT_ALLOWED, "fleet", text, true);
     }
-    let is_shared =
-        matches!(request.route.target, Target::Pool(_)) && !request.route.is_pass && request.route.part_bytes.is_none();
+    // By other rules the same request may be for another key.
+    let is_alike = text(RULES).and_then(RulesHash::parse) == Some(request.rules);
+    let is_shared = is_alike
+        && matches!(request.route.target, Target::Pool(_))
+        && !request.route.is_pass
+        && request.route.part_bytes.is_none();
     let Some(seat) = request.worker.fleet.clone().filter(|_| is_shared) else { return not_here(&request, STATE_AWAY) };
     let gate = seat.gate();
     let may_serve =
         || !request.worker.is_leaving.get() && request.standing() == Standing::Member && gate.fleet() == fleet;
     if !may_serve() {
         return not_here(&request, STATE_AWAY);
+    }
+    // The asking node has invalidated what this one may have: all variants of it, and what is being fetched.
+    if request.headers.get(FRESH).is_some_and(|value| value == "1") {
+        request.worker.stats.invalidations.add(1);
+        if request.worker.store.purge_key(&request.key).await.is_err() {
+            return not_here(&request, STATE_AWAY);
+        }
     }
     if gate.applied() < revision && timeout(REACH_TIME_MAX, seat.membership().reach(revision)).await.is_err() {
         return not_here(&request, STATE_BEHIND);
@@ -76,13 +88,10 @@ pub(in crate::service) async fn answer(mut request: ClientRequest, body: Incomin
     if applied < revision || !may_serve() {
         return not_here(&request, STATE_BEHIND);
     }
-    // The asking node has invalidated what this one may have.
-    if request.headers.get(FRESH).is_some_and(|value| value == "1") {
-        (request.directives.no_cache, request.features.has_directives) = (true, true);
-    }
     let name = seat.membership().name().clone();
     let mut response = cached::serve(request).await;
-    say(response.headers_mut(), STATE, STATE_OK);
+    let is_reached = response.extensions().get::<Unreached>().is_none();
+    say(response.headers_mut(), STATE, if is_reached { STATE_OK } else { STATE_FAILED });
     say(response.headers_mut(), REVISION, &applied.to_string());
     say(response.headers_mut(), FLEET, &format!("{fleet:016x}"));
     add_to_cache_status(response.headers_mut(), &format!("fleet=\"{name}\""));

@@ -2,30 +2,39 @@
 //!
 //! Owns: the request, the order of the nodes that are asked, and which of their answers are used and kept.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::header::HOST;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::header::{AGE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FRESH, FROM, HOP, PREFIX, REVISION, SECURE, STATE, STATE_OK, TAGS,
+    CLIENT, FLEET, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE, STATE_AWAY, STATE_BEHIND, STATE_OK,
+    TAGS,
 };
 use nectary_host::fleet::{FleetNode, NodeName, OwnerOrder, Standing};
+use nectary_host::log::{Level, Throttle};
 use tokio::time::{timeout, timeout_at};
 
 use super::super::request::ClientRequest;
+use super::pace::WAIT_MAX;
 use crate::connections::Door;
 use crate::fleet::{Peers, origin_of};
+use crate::rules::invalidate;
+use crate::rules::tags::tags_of;
 use crate::sites::Target;
-use crate::upstream::{Destination, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange};
+use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange};
 use crate::wire::http1::informational::Informational;
 use crate::worker::Worker;
+
+/// Limits how often it is logged that a node does not answer.
+static SILENT: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// A question to the owners of a key.
 pub(in crate::service) struct PeerQuestion {
@@ -34,6 +43,8 @@ pub(in crate::service) struct PeerQuestion {
     peers: Arc<Peers>,
     key: Vec<u8>,
     client: IpAddr,
+    /// The nodes that were not asked, as they have not answered others.
+    left_out: RefCell<Vec<FleetNode>>,
 }
 
 /// The answer of another node.
@@ -53,14 +64,16 @@ impl ClientRequest {
     /// The owners of this request's key; `None` if it is for no share.
     fn owners(&self) -> Option<OwnerOrder> {
         let (seat, _) = self.worker.fleet.as_ref().zip(self.worker.peers.as_ref())?;
-        // A copy without the tags that clients do not get could not be purged by them.
-        let is_shared = matches!(self.route.target, Target::Pool(_)) && !self.route.strips_tags && self.part.is_none();
+        // A copy without the tags that clients do not get could not be purged by them. Bodies in parts are not shared, and
+        // neither are those that come whole on a route with parts.
+        let is_shared =
+            matches!(self.route.target, Target::Pool(_)) && !self.route.strips_tags && self.route.part_bytes.is_none();
         is_shared.then(|| seat.membership().owners(&self.key))
     }
 
     /// The question to the nodes that own this request's key before this one; `None` if there are none, or if this node may
     /// ask nobody.
-    pub(in crate::service) fn peer_question(&self) -> Option<PeerQuestion> {
+    pub(in crate::service) fn peer_question(&self) -> Option<Rc<PeerQuestion>> {
         if self.client.door == Door::Fleet || self.standing() != Standing::Member {
             return None;
         }
@@ -89,17 +102,19 @@ impl ClientRequest {
         };
         say(HOP, "1");
         say(FROM, seat.membership().name().as_str());
+        say(RULES, &self.rules.to_string());
         if let Some(address) = self.client.own_address() {
             say(CLIENT, &address.to_string());
         }
         say(SECURE, if self.client.is_secure { "1" } else { "0" });
-        Some(PeerQuestion {
+        Some(Rc::new(PeerQuestion {
             owners,
             head,
             peers: peers.clone(),
             key: self.key.clone(),
             client: self.client.address.ip(),
-        })
+            left_out: RefCell::default(),
+        }))
     }
 }
 
@@ -119,80 +134,179 @@ struct Asked {
     begun: u64,
 }
 
+impl Asked {
+    /// What counts for a question that begins now; `None` if this node may ask nobody.
+    fn now(worker: &Worker) -> Option<Asked> {
+        let gate = worker.fleet.as_ref()?.gate();
+        // The fill has begun before `begun` is read: what the store has begun to apply later ends it.
+        let begun = gate.begun();
+        let (required, applied, fleet) = (gate.required(), gate.applied(), gate.fleet());
+        let may_ask = fleet != 0 && required != u64::MAX;
+        may_ask.then_some(Asked { fleet, applied: applied.max(required), begun: begun.max(required) })
+    }
+}
+
+/// The requests to nodes that are under way.
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Option<PeerAnswer>>>>>;
+
 impl PeerQuestion {
     /// Asks the owners until one answers: the next one when one has failed, and also when it has not answered in the time in
     /// which it nearly always does. *Returns*: `None` if nobody has answered; then the origin is asked.
     ///
     /// Call it after the fill has begun in which a copy is kept.
-    pub async fn ask(&self, worker: &Rc<Worker>) -> Option<PeerAnswer> {
-        let gate = worker.fleet.as_ref()?.gate();
-        // The fill has begun before `begun` is read: what the store has begun to apply later ends it.
-        let asked = Asked { begun: gate.begun(), applied: gate.applied(), fleet: gate.fleet() };
-        if asked.fleet == 0 {
-            return None;
-        }
-        let mut nodes = self.owners.others();
-        let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = Option<PeerAnswer>> + '_>>>::new();
-        loop {
-            let node = nodes.by_ref().find(|node| worker.peer_paces.borrow_mut().may_ask(&node.name, Instant::now()));
-            let node = node?;
-            running.push(Box::pin(self.ask_one(worker, node, asked)));
+    pub async fn ask(self: &Rc<Self>, worker: &Rc<Worker>) -> Option<PeerAnswer> {
+        let asked = Asked::now(worker)?;
+        let mut running = Running::new();
+        for node in self.owners.others() {
+            if !worker.peer_paces.borrow_mut().may_ask(&node.name, Instant::now()) {
+                self.left_out.borrow_mut().push(node.clone());
+                continue;
+            }
+            let answers = worker.peer_paces.borrow_mut().answers(&node.name);
+            running.push(Box::pin(self.clone().ask_one(worker.clone(), node.clone(), asked)));
             let ends = tokio::time::Instant::now() + worker.peer_paces.borrow_mut().wait(&node.name);
             loop {
                 match timeout_at(ends, running.next()).await {
-                    Ok(Some(Some(answer))) => return Some(answer),
+                    Ok(Some(Some(answer))) => {
+                        learn(worker, running);
+                        return Some(answer);
+                    }
                     // The others go on, if there are any.
                     Ok(Some(None)) if !running.is_empty() => {}
                     Ok(_) => break,
                     Err(_) => {
-                        worker.peer_paces.borrow_mut().failed(&node.name, Instant::now());
+                        worker.peer_paces.borrow_mut().late(&node.name, answers, Instant::now());
                         break;
                     }
                 }
             }
         }
+        learn(worker, running);
+        None
+    }
+
+    /// Asks the nodes that [`ask`](PeerQuestion::ask) has left out, as the origin has given nothing.
+    pub async fn ask_left_out(self: &Rc<Self>, worker: &Rc<Worker>) -> Option<PeerAnswer> {
+        let asked = Asked::now(worker)?;
+        let nodes = self.left_out.take();
+        for node in nodes {
+            let found = timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await;
+            if let Ok(Some(answer)) = found {
+                return Some(answer);
+            }
+        }
+        None
     }
 
     /// Asks a node.
-    async fn ask_one(&self, worker: &Rc<Worker>, node: &FleetNode, asked: Asked) -> Option<PeerAnswer> {
+    async fn ask_one(self: Rc<Self>, worker: Rc<Worker>, node: FleetNode, asked: Asked) -> Option<PeerAnswer> {
         let begun = Instant::now();
-        let found = self.exchange_with(worker, node, asked).await;
-        match &found {
-            Some(_) => worker.peer_paces.borrow_mut().answered(&node.name, begun.elapsed()),
-            None => worker.peer_paces.borrow_mut().failed(&node.name, Instant::now()),
+        let found = self.exchange_with(&worker, &node, asked).await;
+        let mut paces = worker.peer_paces.borrow_mut();
+        match found {
+            Some(Reply::Usable(answer)) => {
+                paces.answered(&node.name, begun.elapsed());
+                Some(*answer)
+            }
+            // It may have no response of the origin, which says nothing about other requests.
+            Some(Reply::Useless { is_away: false }) => {
+                paces.answered(&node.name, begun.elapsed());
+                None
+            }
+            Some(Reply::Useless { is_away: true }) | None => {
+                paces.failed(&node.name, Instant::now());
+                None
+            }
         }
-        found
     }
 
-    async fn exchange_with(&self, worker: &Rc<Worker>, node: &FleetNode, asked: Asked) -> Option<PeerAnswer> {
-        let origin = origin_of(node)?;
-        let to = Destination::new(origin, Reach::Everywhere, self.client, self.peers.rules.clone());
+    /// *Returns*: `None` if the node cannot be asked.
+    async fn exchange_with(&self, worker: &Rc<Worker>, node: &FleetNode, asked: Asked) -> Option<Reply> {
+        let invalidation = self.peers.invalidation_of(&self.key);
+        let mut response = self.send(worker, node, asked, invalidation.is_some()).await?;
+        if invalidation.is_none()
+            && usable(&response.0, asked).is_some()
+            && self.is_outdated(worker, response.0.headers())
+        {
+            response = self.send(worker, node, asked, true).await?;
+        }
+        let (mut response, lease) = response;
+        let Some(revision) = usable(&response, asked) else {
+            let state = response.headers().get(STATE);
+            let is_away = state.is_some_and(|state| state == STATE_AWAY || state == STATE_BEHIND);
+            return Some(Reply::Useless { is_away });
+        };
+        // Another node that was asked instead may have made the response, and the owner still has what was before.
+        if self.owners.others().next().is_some_and(|owner| owner.name == node.name) {
+            invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
+        }
+        let says_all = ![TAGS, STALE].iter().any(|name| response.headers().contains_key(*name));
+        remove_ours(response.headers_mut());
+        let may_keep = says_all && revision >= asked.begun;
+        Some(Reply::Usable(Box::new(PeerAnswer { response, lease, may_keep })))
+    }
+
+    /// Sends the request to a node. `is_fresh` says that the node has to purge what it has before.
+    async fn send(
+        &self,
+        worker: &Rc<Worker>,
+        node: &FleetNode,
+        asked: Asked,
+        is_fresh: bool,
+    ) -> Option<(Response<Incoming>, Lease)> {
+        let to = Destination::new(origin_of(node)?, Reach::Everywhere, self.client, self.peers.rules.clone());
         let mut head = self.head.clone();
         head.headers.insert(HeaderName::from_static(REVISION), HeaderValue::from(asked.applied));
-        let invalidation = self.peers.invalidation_of(&self.key);
-        if invalidation.is_some() {
+        if is_fresh {
             head.headers.insert(HeaderName::from_static(FRESH), HeaderValue::from_static("1"));
         }
         let fleet = HeaderValue::from_str(&format!("{:016x}", asked.fleet)).ok()?;
         head.headers.insert(HeaderName::from_static(FLEET), fleet);
         let sent = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_: &Informational| {});
-        let (mut response, lease) = timeout(self.peers.rules.times.response, sent).await.ok()?.ok()?;
-        let revision = usable(&response, asked)?;
-        invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
-        let has_all_tags = !response.headers().contains_key(TAGS);
-        remove_ours(response.headers_mut());
-        Some(PeerAnswer { response, lease, may_keep: has_all_tags && revision >= asked.begun })
+        let answered = timeout(self.peers.rules.times.response, sent).await;
+        let answered = answered.unwrap_or(Err(FetchError::TimedOut("responding")));
+        if let Err(error) = &answered {
+            let name = &node.name;
+            SILENT.write(Level::Warning, "proxy", format_args!("fleet: the node {name} cannot be asked: {error}"));
+        }
+        answered.ok()
+    }
+
+    /// Whether a response of another node is older than an unsafe request that has invalidated one of its groups here.
+    fn is_outdated(&self, worker: &Worker, headers: &HeaderMap) -> bool {
+        if !self.peers.has_invalidated_tags() {
+            return false;
+        }
+        let age_s = headers.get(AGE).and_then(|age| age.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
+        // An age is of whole seconds.
+        let made_ms = worker.now_ms().saturating_sub(age_s.saturating_add(1).saturating_mul(1000));
+        let tags = tags_of(headers, invalidate::origin_of(&self.key));
+        tags.iter().any(|tag| self.peers.is_tag_invalidated_since(tag, made_ms))
     }
 }
 
-/// The revision that a node had applied before it looked, if its answer may be used. One of a node that could not reach the
-/// origin says nothing: this one may reach it.
+/// What a node has said.
+enum Reply {
+    Usable(Box<PeerAnswer>),
+    /// Nothing that can be used; `is_away` says that it would say so of other requests, too.
+    Useless {
+        is_away: bool,
+    },
+}
+
+/// Lets requests go on for a while that are not waited for any more: when they are answered is known only then.
+fn learn(worker: &Rc<Worker>, running: Running) {
+    if !running.is_empty() {
+        worker.connections.tasks.spawn_local(timeout(WAIT_MAX, running.for_each(|_| std::future::ready(()))));
+    }
+}
+
+/// The revision that a node had applied before it looked, if its answer may be used.
 fn usable(response: &Response<Incoming>, asked: Asked) -> Option<u64> {
     let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
-    let is_gateway = matches!(response.status(), StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT);
     let is_fleet = text(FLEET).and_then(|text| u64::from_str_radix(text, 16).ok()) == Some(asked.fleet);
     let revision = text(REVISION).and_then(|text| text.parse().ok())?;
-    (text(STATE) == Some(STATE_OK) && is_fleet && !is_gateway && revision >= asked.applied).then_some(revision)
+    (text(STATE) == Some(STATE_OK) && is_fleet && revision >= asked.applied).then_some(revision)
 }
 
 /// The name of the node that asks, as it says.

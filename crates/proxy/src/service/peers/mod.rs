@@ -7,11 +7,12 @@
 //!    asking node had applied when the request was sent. It is a member, of the same fleet, or answers nothing.
 //! 2. **What was purged is not kept.** A copy is kept only if the node that answers had applied, before it looked, every purge
 //!    that the asking node had begun to apply when its fill had begun. Later purges end that fill. A copy has all tags of the
-//!    object, or it is not kept.
+//!    object, or it is not kept; neither is what was softly purged, which by its age may be fresh.
 //! 3. **One hop.** A request that came from a node is answered by the store or by the origin. The header that says so counts
 //!    only at the listener for nodes, whose clients have certificates of the fleet.
 //! 4. **No errors by peers.** A node that does not answer, or too late, costs time alone: the next owner is asked, and then
-//!    the origin.
+//!    the origin. If that has no response, the nodes are asked that were left out.
+//! 5. **The same rules.** A request is answered only by the rules that made its key at the node that asks.
 
 mod answering;
 mod asking;

@@ -1,7 +1,8 @@
 //! How long a node is waited for before the next one is asked, too.
 //!
 //! Owns: an estimate, for each node, of the time in which 99 of 100 answers come, and which nodes are left out for a moment as
-//! they have not answered several times in a row. It is a worker's own. No I/O and no clock.
+//! they have not answered several times in a row. A node that waits for a slow origin and answers other requests meanwhile is
+//! not silent. It is a worker's own. No I/O and no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use nectary_host::fleet::NodeName;
 
 /// The bounds of the time to wait, and that for a node of which nothing is known.
 const WAIT_MIN: Duration = Duration::from_millis(25);
-const WAIT_MAX: Duration = Duration::from_secs(2);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(2);
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 /// The part of the estimate by which an answer moves it.
 const STEP: f64 = 0.05;
@@ -24,6 +25,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     wait_s: f64,
+    /// Its answers so far.
+    answers: u64,
     failures: u32,
     away_until: Option<Instant>,
 }
@@ -35,7 +38,8 @@ pub(crate) struct PeerPaces(HashMap<NodeName, Pace>);
 impl PeerPaces {
     fn of(&mut self, node: &NodeName) -> &mut Pace {
         if !self.0.contains_key(node) {
-            self.0.insert(node.clone(), Pace { wait_s: WAIT_FIRST.as_secs_f64(), failures: 0, away_until: None });
+            let pace = Pace { wait_s: WAIT_FIRST.as_secs_f64(), answers: 0, failures: 0, away_until: None };
+            self.0.insert(node.clone(), pace);
         }
         self.0.get_mut(node).expect("it is there")
     }
@@ -50,9 +54,15 @@ impl PeerPaces {
         self.of(node).away_until.is_none_or(|until| now >= until)
     }
 
-    /// Notes that a node has answered in this time.
+    /// The answers of a node so far, for [`late`](PeerPaces::late).
+    pub fn answers(&mut self, node: &NodeName) -> u64 {
+        self.of(node).answers
+    }
+
+    /// Notes that a node has answered in this time, also if the answer was not waited for.
     pub fn answered(&mut self, node: &NodeName, time: Duration) {
         let pace = self.of(node);
+        pace.answers += 1;
         (pace.failures, pace.away_until) = (0, None);
         // Each answer moves the estimate a little: up by 99 parts if it came later, else down by one.
         let step = pace.wait_s * STEP;
@@ -60,7 +70,15 @@ impl PeerPaces {
         pace.wait_s = pace.wait_s.clamp(WAIT_MIN.as_secs_f64(), WAIT_MAX.as_secs_f64());
     }
 
-    /// Notes that a node has given no answer, or none while it was waited for.
+    /// Notes that a node was not waited for any longer, which had given so many [`answers`](PeerPaces::answers) when it was
+    /// asked. If it has given others since, it is only slow.
+    pub fn late(&mut self, node: &NodeName, answers: u64, now: Instant) {
+        if self.of(node).answers == answers {
+            self.failed(node, now);
+        }
+    }
+
+    /// Notes that a node cannot be asked.
     pub fn failed(&mut self, node: &NodeName, now: Instant) {
         let pace = self.of(node);
         pace.failures += 1;
@@ -102,5 +120,19 @@ mod tests {
         assert!(!paces.may_ask(&node, now + PAUSE), "it was asked once");
         paces.answered(&node, Duration::ZERO);
         assert!(paces.may_ask(&node, now));
+    }
+
+    #[test]
+    fn slow_nodes_stay_while_they_answer() {
+        let (mut paces, node, now) = (PeerPaces::default(), NodeName::new("b").expect("a name"), Instant::now());
+        for _ in 0..100 {
+            let answers = paces.answers(&node);
+            paces.answered(&node, Duration::from_millis(1));
+            paces.late(&node, answers, now);
+            assert!(paces.may_ask(&node, now), "it answers others");
+        }
+        let answers = paces.answers(&node);
+        (0..FAILURES_MAX).for_each(|_| paces.late(&node, answers, now));
+        assert!(!paces.may_ask(&node, now), "it is silent");
     }
 }

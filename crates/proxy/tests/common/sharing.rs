@@ -1,0 +1,107 @@
+//! Nodes of a fleet that share keys, each with its own proxy and store.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_config::{FleetConfig, ProxyConfig, RouteConfig};
+use nectary_host::fleet::Membership;
+use nectary_proxy::{PeerOptions, ProxyOptions, options_of};
+use nectary_store::{CreateOptions, Store};
+
+use super::certificates::Certificates;
+use super::model_fleet::{ModelFleet, ModelNode};
+use super::sites::{config, origin, route, site};
+use super::{AUTHORIZATION, Client, Origin, Reply, TestProxy, get};
+
+/// The host of the site.
+pub const HOST: &str = "host: site.test";
+
+/// A node, and its place in the fleet.
+pub struct Node {
+    pub proxy: TestProxy,
+    pub member: Arc<ModelNode>,
+}
+
+impl Node {
+    /// Where the other nodes reach it.
+    pub fn peer(&self) -> SocketAddr {
+        self.proxy.peer_address.expect("an address for nodes")
+    }
+
+    /// Asks for a path of the site.
+    pub async fn get(&self, path: &str) -> Reply {
+        get(self.proxy.address, path, &[HOST]).await
+    }
+
+    /// Objects that were put into its store, and those of them that stay in memory alone.
+    pub fn puts(&self) -> (u64, u64) {
+        let counts = self.proxy.store.stat().counts;
+        (counts.puts, counts.unadmitted_copies)
+    }
+}
+
+/// Whether the node that was asked answered from its own store. The owner's part of `Cache-Status` is before its own.
+pub fn is_own_hit(reply: &Reply) -> bool {
+    reply.cache_status().rsplit(", ").next().is_some_and(|own| own.starts_with("nectary; hit"))
+}
+
+/// One site of an origin.
+pub fn one_site(from: &Origin, routes: Vec<RouteConfig>) -> ProxyConfig {
+    config(vec![site(&["site.test"], routes)], vec![origin("o", &[from.address])])
+}
+
+/// A node that serves one site from an origin.
+pub async fn start(fleet: &ModelFleet, name: &str, from: &Origin, files: &Certificates) -> Node {
+    start_with(fleet, name, one_site(from, vec![route("/", "o")]), files).await
+}
+
+/// A node with this configuration.
+pub async fn start_with(fleet: &ModelFleet, name: &str, described: ProxyConfig, files: &Certificates) -> Node {
+    let options = options_of(&Arc::new(described)).expect("a good configuration");
+    let peers = PeerOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        certificate: files.sign(name, &["localhost"]),
+        ca: files.ca(),
+    };
+    let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+    Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
+    let mut member = None;
+    let proxy = TestProxy::in_fleet(
+        ProxyOptions { workers: 1, peers: Some(peers), admin: crate::common::options().admin, ..options },
+        device,
+        |store| {
+            let node = fleet.node(name, store);
+            member = Some(node.clone());
+            node.seat(&FleetConfig::default())
+        },
+    )
+    .await;
+    let member: Arc<ModelNode> = member.expect("made");
+    member.come_up().await;
+    Node { proxy, member }
+}
+
+/// Three nodes; `a` asks `b`, and then `c`.
+pub async fn three(fleet: &ModelFleet, from: &Origin, files: &Certificates) -> [Node; 3] {
+    let nodes = [
+        start(fleet, "a", from, files).await,
+        start(fleet, "b", from, files).await,
+        start(fleet, "c", from, files).await,
+    ];
+    set_owners(&nodes);
+    nodes
+}
+
+/// The owner of all keys is `b`, and then `c`.
+pub fn set_owners(nodes: &[Node; 3]) {
+    let owners = [("b", nodes[1].peer()), ("c", nodes[2].peer()), ("a", nodes[0].peer())];
+    nodes.iter().for_each(|node| node.member.set_owners(&owners));
+}
+
+/// Sends a request without a body.
+pub async fn send(node: &Node, method: &str, path: &str, headers: &[&str]) -> Reply {
+    let line = format!("{method} {path} HTTP/1.1");
+    let lines = [&[line.as_str(), HOST, "content-length: 0"], headers].concat();
+    Client::connect(node.proxy.address).await.ask(&lines).await
+}
