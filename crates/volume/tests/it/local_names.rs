@@ -305,6 +305,24 @@ async fn listing_and_making_directories_starve_neither() {
 }
 
 #[tokio::test]
+async fn long_links_are_made_at_the_server() {
+    /// What room is kept for.
+    const TARGET_BYTES_MAX: usize = 255;
+    let volume = Volume::new("local-links").await;
+    let _server = volume.serve(&[0]).await;
+    let first = volume.connect_local(0).await;
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..2).await;
+    let link = |bytes| New { mode: libc::S_IFLNK | 0o777, target: vec![b't'; bytes], ..New::default() };
+    let before = first.figures().local;
+    first.create(made, b"short", link(TARGET_BYTES_MAX)).await.expect("it is made");
+    first.create(made, b"long", link(TARGET_BYTES_MAX + 1)).await.expect("it is made");
+    assert_eq!(first.figures().local, before + 1);
+    first.stored().await.expect("the server has taken both");
+    assert_eq!(count(&first, made).await, 4);
+}
+
+#[tokio::test]
 async fn rename_tells_what_it_moves_and_replaces() {
     let volume = Volume::new("local-rename").await;
     let _server = volume.serve(&[0, 1]).await;
