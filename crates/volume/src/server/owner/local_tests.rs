@@ -88,6 +88,16 @@ impl Pair {
         (made, granted)
     }
 
+    /// The first session makes a directory, and two names there at the server; returns the grant of it, if there is one.
+    fn use_directory(&mut self, name: &str) -> Option<Granted> {
+        let (directory, granted) = self.make_directory(name);
+        for name in ["a", "b"] {
+            drop(self.operate(0, Terms::Early, create(directory, name, libc::S_IFREG | 0o644, 0)));
+        }
+        let mut told = self.told(0).into_iter();
+        granted.or_else(|| told.find(|held| held.level == WRITE && held.token.object == directory))
+    }
+
     /// Returns the grants and recalls that a session was told of.
     fn told(&mut self, of: usize) -> Vec<Granted> {
         let told = messages(&mut self.controls[of]).into_iter();
@@ -233,6 +243,23 @@ async fn new_directory_in_listed_one_is_withheld() {
     settle(&mut pair.owner).await;
     assert!(shown(&mut made).is_some());
     assert_eq!(pair.told(0).iter().filter(|held| held.level == WRITE).count(), 0);
+}
+
+#[tokio::test]
+async fn second_wait_withholds_directories() {
+    let mut pair = Pair::new("second").await;
+    let (_, first) = pair.make_directory("first");
+    let first = first.expect("it alone uses the directory above");
+    settle(&mut pair.owner).await;
+    let mut listed = pair.ask(1, Question::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
+    let second = pair.use_directory("second").expect("the listing does not know of it");
+    pair.give_back(Granted { level: level::READ, ..first });
+    settle(&mut pair.owner).await;
+    assert!(messages(&mut listed).is_empty(), "it shows the second one, too");
+    assert_eq!(pair.use_directory("third"), None, "it would have to wait for this one next");
+    pair.give_back(Granted { level: level::READ, ..second });
+    settle(&mut pair.owner).await;
+    assert!(matches!(messages(&mut listed)[..], [Message::Listed { .. }]));
 }
 
 #[tokio::test]
