@@ -1,11 +1,14 @@
 //! A sample of the names and attributes of shared volumes with real clients and a real server; `volume-names` runs more.
 
-use nectary_sim::volume_names::{Bug, replay_planted, run_many, run_planted};
+use nectary_sim::volume_names::{Bug, crashes, replay_planted, run_many, run_planted};
 
 use crate::support::{alone, seed_or};
 
 /// The number of runs of the sample.
 const RUNS: u64 = 250;
+/// The number of crash states of the sample in which operations are answered and not durable, and of each run.
+const IMAGES: u64 = 200;
+const STATES_PER_RUN: u64 = 40;
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 400;
 
@@ -23,6 +26,15 @@ fn calls_on_names_have_an_order() {
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
     assert_eq!(report.missing(), Vec::<&str>::new(), "what never happened");
+}
+
+#[test]
+fn crashes_lose_last_changes_of_names() {
+    let _alone = alone();
+    let report = crashes::run_many(seed(), IMAGES, STATES_PER_RUN, |_| {});
+    println!("seed {}: {report:?}", seed());
+    assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
+    assert!(report.under_way >= IMAGES);
 }
 
 #[test]

@@ -125,6 +125,12 @@ impl Image {
         (self.in_hand, self.is_room_passing) = (numbers, is_passing && numbers > 0);
     }
 
+    /// Returns for how many inode numbers room is kept, and whether some of it is for a moment.
+    #[cfg(test)]
+    pub fn room_kept(&self) -> (u64, bool) {
+        (self.in_hand, self.is_room_passing)
+    }
+
     /// Returns the number of free segments that are kept for inode numbers in hand.
     pub(super) fn kept_for_numbers(&self) -> u64 {
         self.room_for_numbers(self.in_hand)
@@ -305,6 +311,21 @@ mod tests {
         let mut all = owners(&image);
         all.sort_unstable();
         assert_eq!((all, image.starts()), ((2..=17).collect(), Some(16)));
+    }
+
+    #[test]
+    fn next_starts_leave_room_for_numbers() {
+        let (mut image, _) = image();
+        while image.free_segments() > 9 {
+            image.take_segment(1).unwrap();
+        }
+        image.keep_room_for(1, false);
+        image.set_aside().unwrap();
+        // A checkpoint, two more, and those of the number: one of tables, one of the journal.
+        assert_eq!(image.free_segments(), image.checkpoint_segments() + 2 + 2);
+        image.keep_room_for(0, false);
+        image.set_aside().unwrap();
+        assert_eq!(image.free_segments(), image.checkpoint_segments() + 2);
     }
 
     #[test]

@@ -305,6 +305,68 @@ async fn listing_and_making_directories_starve_neither() {
 }
 
 #[tokio::test]
+async fn long_links_are_made_at_the_server() {
+    /// What room is kept for.
+    const TARGET_BYTES_MAX: usize = 255;
+    let volume = Volume::new("local-links").await;
+    let _server = volume.serve(&[0]).await;
+    let first = volume.connect_local(0).await;
+    let made = directory(&first, b"d").await;
+    make(&first, made, 0..2).await;
+    let link = |bytes| New { mode: libc::S_IFLNK | 0o777, target: vec![b't'; bytes], ..New::default() };
+    let before = first.figures().local;
+    first.create(made, b"short", link(TARGET_BYTES_MAX)).await.expect("it is made");
+    first.create(made, b"long", link(TARGET_BYTES_MAX + 1)).await.expect("it is made");
+    assert_eq!(first.figures().local, before + 1);
+    first.stored().await.expect("the server has taken both");
+    assert_eq!(count(&first, made).await, 4);
+}
+
+/// Fills the disk by one file; returns it.
+async fn fill(client: &Client) -> OpenFile {
+    const STEP: u64 = 4 << 20;
+    let (_, open) = client.create_open(ROOT, b"large", file()).await.expect("it is made");
+    let mut at = 0;
+    let full = loop {
+        match open.allocate(at, STEP, 0).await {
+            Ok(()) => at += STEP,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.errno(), libc::ENOSPC, "after {at} bytes");
+    open
+}
+
+#[tokio::test]
+async fn refused_numbers_are_requested_again() {
+    let volume = Volume::with_bytes("local-refused", 256 << 20).await;
+    let server = volume.serve(&[0, 1]).await;
+    let tried = async {
+        let filler = volume.connect(1).await;
+        let large = fill(&filler).await;
+        let first = volume.connect_local(0).await;
+        // There is room for names.
+        let made = directory(&first, b"d").await;
+        make(&first, made, 0..20).await;
+        assert_eq!((first.figures().local, first.figures().local_directories), (0, 0), "no room for numbers");
+        large.close().await;
+        filler.unlink(ROOT, b"large", false).await.expect("it is removed");
+        let until = Instant::now() + Duration::from_secs(40);
+        let mut number = 20;
+        while first.figures().local == 0 {
+            assert!(Instant::now() < until, "{:?}", first.figures());
+            make(&first, made, number..number + 1).await;
+            number += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        why = server.ended() => panic!("the server has ended: {why}"),
+        () = tried => {}
+    }
+}
+
+#[tokio::test]
 async fn rename_tells_what_it_moves_and_replaces() {
     let volume = Volume::new("local-rename").await;
     let _server = volume.serve(&[0, 1]).await;

@@ -391,3 +391,6 @@ fn masked(new: &New) -> u32 {
         _ => new.mode & !(new.umask & 0o777),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,14 @@ use crate::tokens::{LOOKS_MAX, WRITE, level};
 
 type Received = mpsc::UnboundedReceiver<Vec<u8>>;
 
+fn options(previous_gone: bool) -> ServerOptions {
+    let (listen, host, said_gone) = (Vec::new(), "h".to_owned(), Vec::new());
+    ServerOptions { listen, tls: None, number: 0, host, previous_gone, said_gone }
+}
+
 /// A server, and two sessions with control connections. The first one asks for numbers.
 struct Pair {
+    device: SharedDevice,
     owner: Owner,
     sessions: [u64; 2],
     controls: [Received; 2],
@@ -22,16 +28,8 @@ struct Pair {
 
 impl Pair {
     async fn new(name: &str) -> Pair {
-        let options = ServerOptions {
-            listen: Vec::new(),
-            tls: None,
-            number: 0,
-            host: "h".to_owned(),
-            previous_gone: false,
-            said_gone: Vec::new(),
-        };
         let device = volume_of(&format!("local-{name}"), 512 << 20).await;
-        let (mut owner, ..) = Owner::start(device, &options).await.expect("it starts");
+        let (mut owner, ..) = Owner::start(device.clone(), &options(false)).await.expect("it starts");
         let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
         let controls = sessions.map(|session| {
             let (frames, received) = mpsc::unbounded_channel();
@@ -40,7 +38,7 @@ impl Pair {
             received
         });
         settle(&mut owner).await;
-        let mut pair = Pair { owner, sessions, controls, numbers: 0..0 };
+        let mut pair = Pair { device, owner, sessions, controls, numbers: 0..0 };
         pair.more_numbers().await.expect("there is room");
         pair
     }
@@ -90,6 +88,16 @@ impl Pair {
         (made, granted)
     }
 
+    /// The first session makes a directory, and two names there at the server; returns the grant of it, if there is one.
+    fn use_directory(&mut self, name: &str) -> Option<Granted> {
+        let (directory, granted) = self.make_directory(name);
+        for name in ["a", "b"] {
+            drop(self.operate(0, Terms::Early, create(directory, name, libc::S_IFREG | 0o644, 0)));
+        }
+        let mut told = self.told(0).into_iter();
+        granted.or_else(|| told.find(|held| held.level == WRITE && held.token.object == directory))
+    }
+
     /// Returns the grants and recalls that a session was told of.
     fn told(&mut self, of: usize) -> Vec<Granted> {
         let told = messages(&mut self.controls[of]).into_iter();
@@ -106,6 +114,17 @@ impl Pair {
         let operation = create(directory, name, libc::S_IFREG | 0o644, inode);
         drop(self.operate(0, Terms::Local { now_ns: 9 }, operation));
         FileId { inode, generation: 1 }
+    }
+
+    /// The first session makes a link itself whose target has so many bytes. Returns whether it goes on.
+    fn link_locally(&mut self, directory: FileId, target_bytes: usize) -> bool {
+        let inode = self.numbers.next().expect("it has numbers");
+        let mut operation = create(directory, &format!("link{target_bytes}"), libc::S_IFLNK | 0o777, inode);
+        if let Operation::Create { target, .. } = &mut operation {
+            *target = vec![b't'; target_bytes];
+        }
+        drop(self.operate(0, Terms::Local { now_ns: 9 }, operation));
+        self.owner.image.is_active(self.sessions[0]).is_ok()
     }
 
     /// A session gives back all names and attributes that it is to give back now.
@@ -227,6 +246,23 @@ async fn new_directory_in_listed_one_is_withheld() {
 }
 
 #[tokio::test]
+async fn second_wait_withholds_directories() {
+    let mut pair = Pair::new("second").await;
+    let (_, first) = pair.make_directory("first");
+    let first = first.expect("it alone uses the directory above");
+    settle(&mut pair.owner).await;
+    let mut listed = pair.ask(1, Question::ReadDirectory { directory: ROOT, cookie: 0, entries: 100 });
+    let second = pair.use_directory("second").expect("the listing does not know of it");
+    pair.give_back(Granted { level: level::READ, ..first });
+    settle(&mut pair.owner).await;
+    assert!(messages(&mut listed).is_empty(), "it shows the second one, too");
+    assert_eq!(pair.use_directory("third"), None, "it would have to wait for this one next");
+    pair.give_back(Granted { level: level::READ, ..second });
+    settle(&mut pair.owner).await;
+    assert!(matches!(messages(&mut listed)[..], [Message::Listed { .. }]));
+}
+
+#[tokio::test]
 async fn session_that_returns_nothing_makes_no_more() {
     /// More than the inode numbers that a session has in hand.
     const IN_HAND_MAX: usize = 2 * 1024;
@@ -260,4 +296,36 @@ async fn session_that_returns_nothing_makes_no_more() {
     }
     pair.owner.act();
     pair.more_numbers().await.expect("it keeps less");
+}
+
+#[tokio::test]
+async fn longer_target_than_its_room_ends_session() {
+    let mut pair = Pair::new("target").await;
+    let (directory, _) = pair.make_directory("d");
+    assert!(pair.link_locally(directory, crate::metadata::LOCAL_TARGET_BYTES_MAX));
+    assert!(!pair.link_locally(directory, crate::metadata::LOCAL_TARGET_BYTES_MAX + 1));
+}
+
+#[tokio::test]
+async fn room_follows_numbers_and_losses() {
+    let mut pair = Pair::new("room").await;
+    let (session, kept) = (pair.sessions[0], |pair: &Pair| pair.owner.image.room_kept());
+    assert_eq!(kept(&pair), (512, false));
+    let (directory, _) = pair.make_directory("d");
+    pair.make_locally(directory, "file");
+    pair.owner.act();
+    assert_eq!(kept(&pair), (511, false), "a number that is used needs no room");
+    pair.owner.evict(session, "a test");
+    assert_eq!(kept(&pair), (0, false));
+    settle(&mut pair.owner).await;
+    // The next server does not know what the other session may repeat.
+    let Pair { device, owner, sessions, .. } = pair;
+    drop(owner);
+    let (mut owner, ..) = Owner::start(device, &options(true)).await.expect("it starts");
+    assert_eq!(owner.image.room_kept(), (512, true));
+    let (frames, _) = mpsc::unbounded_channel();
+    let reply = Reply::of_request(&frames, (sessions[1], 0, 1));
+    owner.apply(Request::Reclaim { session: sessions[1], held: Vec::new(), is_last: false, reply });
+    owner.act();
+    assert_eq!(owner.image.room_kept(), (0, false), "it has repeated everything");
 }
