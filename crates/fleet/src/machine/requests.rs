@@ -17,6 +17,8 @@ const SENT_MAX: usize = 64;
 /// As many bytes of purges as the log may have are accepted in this time, so that etcd is not filled before the log is
 /// looked at.
 const SIZE_PERIOD: Duration = Duration::from_secs(60);
+/// The least log that this counts with: some purges of any size must pass. *Units*: bytes.
+const SIZE_MIN: u64 = 1 << 20;
 /// The time from one attempt for a queued purge to the next.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,7 @@ impl RequestPart {
             queue_at: Duration::ZERO,
             queued_through: (0, 0),
             counted: PurgeBucket::new(u64::from(count), period),
-            sized: PurgeBucket::new(rules.log_bytes_max, SIZE_PERIOD),
+            sized: PurgeBucket::new(rules.log_bytes_max.max(SIZE_MIN), SIZE_PERIOD),
             must_settle: false,
             trouble: None,
         }
@@ -151,7 +153,7 @@ impl FleetMachine {
             return Err(FleetError::TooMany(format!("{count} purges in {seconds} s (`purge-rate` of [fleet])")));
         };
         let Some(sized) = self.requests.sized.full_after(now, value.len() as u64) else {
-            let (bytes, seconds) = (self.rules.log_bytes_max, SIZE_PERIOD.as_secs());
+            let (bytes, seconds) = (self.requests.sized.count, SIZE_PERIOD.as_secs());
             let most = format!("{bytes} bytes of purges in {seconds} s (`purge-log-size` of [fleet])");
             return Err(FleetError::TooMany(most));
         };
@@ -167,7 +169,7 @@ impl FleetMachine {
         let bytes = write_purge(&purge).map_or(0, |value| value.len() as u64);
         let queued_bytes: u64 = self.requests.queue.iter().map(|queued| queued.bytes).sum();
         let queued = self.requests.queue.len();
-        if queued >= self.rules.queue_max || queued_bytes + bytes > self.rules.log_bytes_max {
+        if queued >= self.rules.queue_max || queued_bytes + bytes > self.requests.sized.count {
             return self.answer(ticket, Err(FleetError::QueueFull(queued)));
         }
         self.actions.push_back(FleetAction::ApplyHere { purge: purge.clone() });
