@@ -1,5 +1,5 @@
 //! The checks that do not run the project's code: formatting, lints, what users build, advisories, dependency direction,
-//! rooms, licences, files and documents.
+//! rooms, licences, names, files and documents.
 //!
 //! Owns: the order of the checks, and their count: each check counts as one test.
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{circles, features, floors, house, licences, process, rooms};
+use crate::{circles, features, floors, house, licences, names, process, rooms};
 
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
 /// compile everything.
@@ -55,6 +55,7 @@ fn read_only(workspace: &Workspace, report: &mut Report) {
     listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
     listed(report, "circles of files", &circles::problems(&workspace.root));
+    listed(report, "names of types and tests", &names::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
 }

@@ -70,7 +70,7 @@ fn links(root: &Path, path: &Path, text: &str, problems: &mut Vec<String>) {
 }
 
 /// The names of the functions in a source file that have an attribute `#[test]`, `#[tokio::test]` or the like.
-fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+pub fn tests_in(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim_start).filter_map(move |line| {
         is_test |= line.starts_with("#[") && (line.contains("test]") || line.contains("test("));
@@ -100,7 +100,8 @@ fn shown(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
-fn files(root: &Path, folders: &[&str], extension: &str) -> Vec<PathBuf> {
+/// The files with an extension in some folders, in the order of their paths.
+pub fn files(root: &Path, folders: &[&str], extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in folders {
         collect(&root.join(folder), extension, DEPTH_MAX, &mut found);

@@ -17,6 +17,7 @@ mod libtest;
 mod licences;
 mod load;
 mod metadata;
+mod names;
 mod process;
 mod quick;
 mod report;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 const USAGE: &str = "\
-cargo xtask check                 formatting, lints, floors, rooms, licences, files and documents
+cargo xtask check                 formatting, lints, floors, rooms, licences, names, files and documents
 cargo xtask test [CRATE]... [--name PART] [--setup]
                                   the checks, then every test, crate by crate, within its time budget; or the tests of
                                   some crates, or those whose names have a part; --setup installs what they need during
@@ -44,6 +45,7 @@ cargo xtask workshop [--before REVISION] [FIGURE | CRATE]...
                                   measures the build and the tests themselves in clones of the last commit (clone,
                                   line, quick, program, names, planted; line in all its crates or in those named),
                                   compares with a revision, and fails where one is short
+cargo xtask names [--json]        how many types share their name or have one of one word, and the words of tests' names
 cargo xtask bench [NAME [ARGUMENT]...]
                                   the benchmarks (memory, pressure), beside the peers that are installed
 
@@ -70,6 +72,10 @@ fn main() -> ExitCode {
         Some("workshop") => match workshop::Options::parse(rest) {
             Ok(options) => workshop::command(&options),
             Err(error) => return usage(&error.to_string()),
+        },
+        Some("names") => match names::command(rest) {
+            Err(error) if !rest.is_empty() => return usage(&error.to_string()),
+            outcome => outcome,
         },
         Some("bench") => bench::command(rest),
         Some("help" | "--help" | "-h") => {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::binaries;
+use crate::house;
 use crate::metadata::{Workspace, cargo};
 use crate::process;
 
@@ -323,24 +324,9 @@ fn test_names(clone: &Clone) -> Result<BTreeSet<(String, String)>> {
             (None, _) => continue,
         };
         let text = fs::read_to_string(clone.directory.join(file)).with_context(|| file.to_owned())?;
-        names.extend(tests_in(&text).map(|name| (package.clone(), name)));
+        names.extend(house::tests_in(&text).map(|name| (package.clone(), name.to_owned())));
     }
     Ok(names)
-}
-
-/// The names of the functions with a test attribute in a source text.
-fn tests_in(text: &str) -> impl Iterator<Item = String> + '_ {
-    let mut is_test = false;
-    text.lines().filter_map(move |line| {
-        let line = line.trim();
-        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
-            is_test = true;
-            return None;
-        }
-        let signature = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ").filter(|_| is_test)?;
-        is_test = false;
-        Some(signature.split(['(', '<']).next().unwrap_or(signature).to_owned())
-    })
 }
 
 /// A failing test in each test program fails the run, and is named.
@@ -365,12 +351,6 @@ fn planted(after: &Clone, figures: &mut Figures) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tests_are_found_by_their_attributes() {
-        let text = "#[test]\nfn one() {\n#[tokio::test(flavor)]\n#[ignore]\nasync fn two<T>() {}\nfn three() {}\n";
-        assert_eq!(tests_in(text).collect::<Vec<_>>(), ["one", "two"]);
-    }
 
     #[test]
     fn a_figure_above_its_bound_is_short() {
