@@ -1,7 +1,7 @@
 //! The rules for files and documents that a program can check.
 //!
 //! Owns: every source file begins with `//!`; the code has no markers of unfinished work; every relative link in a
-//! document has a target; every test that `docs/semantics.md` names exists.
+//! document has a target; every test that `docs/semantics.md` lists exists, and has a promise.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +12,9 @@ const SOURCES: &[&str] = &["crates", "xtask"];
 /// The folders with documents.
 const DOCUMENTS: &[&str] = &["docs"];
 const DEPTH_MAX: usize = 8;
+/// The most characters of a cell in the tables of promises, and the most tests in a range of numbers.
+const CELL_MAX: usize = 200;
+const NUMBERS_MAX: usize = 1000;
 
 /// Returns the violations of these rules, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
@@ -79,17 +82,65 @@ pub fn tests_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Checks that every name in backquotes in the last column of a table is a test in the sources.
+/// Checks the tables of promises, those with the header `tests`: their last column has numbers (`3-5, 9`) of the list of
+/// tests below; every test of the list exists and has its number in a table; no cell is longer than [`CELL_MAX`].
 fn promises(text: &str, tests: &BTreeSet<String>, problems: &mut Vec<String>) {
-    for row in text.lines().filter(|line| line.starts_with('|')) {
-        let last = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
-        for name in last.split('`').skip(1).step_by(2) {
-            let function = name.rsplit("::").next().unwrap_or_default();
-            if !tests.contains(function) {
-                problems.push(format!("docs/semantics.md: there is no test {name}"));
-            }
+    let mut report = |problem: String| problems.push(format!("docs/semantics.md: {problem}"));
+    let mut count = 0;
+    for (number, name) in text.lines().filter_map(listed_test) {
+        count += 1;
+        if number != count {
+            report(format!("test {number} is number {count} of the list"));
+        }
+        if !tests.contains(name.rsplit("::").next().unwrap_or_default()) {
+            report(format!("there is no test {name}"));
         }
     }
+    let mut used = BTreeSet::new();
+    let mut is_promises = false;
+    for line in text.lines() {
+        let Some(row) = line.strip_prefix('|').and_then(|line| line.trim_end().strip_suffix('|')) else {
+            is_promises = false;
+            continue;
+        };
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let last = cells.last().copied().unwrap_or_default();
+        if last == "tests" {
+            is_promises = true;
+        } else if is_promises && !last.starts_with('-') {
+            match numbers(last) {
+                Some(numbers) if numbers.iter().all(|number| (1..=count).contains(number)) => used.extend(numbers),
+                _ => report(format!("`{last}` are not numbers of tests in the list")),
+            }
+        }
+        for cell in cells.iter().filter(|cell| cell.chars().count() > CELL_MAX) {
+            let begin: String = cell.chars().take(40).collect();
+            report(format!("the cell `{begin}…` has more than {CELL_MAX} characters"));
+        }
+    }
+    for number in (1..=count).filter(|number| !used.contains(number)) {
+        report(format!("no promise has test {number}"));
+    }
+}
+
+/// The number and the name of a line such as ``3. `name` ``.
+fn listed_test(line: &str) -> Option<(usize, &str)> {
+    let (number, rest) = line.split_once(". `")?;
+    Some((number.parse().ok()?, rest.strip_suffix('`')?))
+}
+
+/// The numbers of a list such as `3-5, 9`.
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in text.split(", ") {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last - first > NUMBERS_MAX {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
 }
 
 fn word(text: &str) -> &str {
@@ -135,13 +186,18 @@ mod tests {
                     async fn in_tokio() {}\n";
         let tests = BTreeSet::from_iter(tests_in(code).map(str::to_owned));
         assert_eq!(tests, BTreeSet::from(["a_test", "in_tokio"].map(str::to_owned)));
-        promises("| promise | test |\n|---|---|\n| it `does` | `crate::a_test` |\n", &tests, &mut problems);
+        let good = "| promise | tests |\n|---|---|\n| it does | 1-2 |\n| too | 2 |\n\n1. `crate::a_test`\n2. `in_tokio`\n";
+        promises(good, &tests, &mut problems);
         assert_eq!(problems, Vec::<String>::new());
 
         source("b.rs", "fn a() {}\n", &mut problems);
         source("c.rs", concat!("//! C.\nfn a() { todo", "!() }\n"), &mut problems);
         links(root, &root.join("x.md"), "[a](src/nothing.rs)", &mut problems);
-        promises("| it does | `no_such_test`, `helper` |\n", &tests, &mut problems);
-        assert_eq!(problems.len(), 5, "{problems:?}");
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        let long = "x".repeat(CELL_MAX + 1);
+        let wrong = format!("| promise | tests |\n|---|---|\n| {long} | 1, 4 |\n\n1. `no_test`\n3. `in_tokio`\n");
+        promises(&wrong, &tests, &mut problems);
+        // A test that is not there, a wrong number in the list, one in the table, a long cell, and two unused tests.
+        assert_eq!(problems.len(), 9, "{problems:?}");
     }
 }
